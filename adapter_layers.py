@@ -1,0 +1,175 @@
+"""What an adapter is: a small bottleneck network with a skip connection, put behind a frozen projection.
+
+    adapter(x) = x + W2 · act(W1 · x + b1) + b2
+
+with W1 [d, m], b1 [1, m], W2 [m, d], b2 [1, d]: 2md + d + m parameters. The weights start near zero, so that a
+network with fresh adapters computes nearly what it computed without them (Houlsby et al., 2019, section 2).
+Graph functions only: no flag, no file, no knowledge of BERT.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Callable, Optional, Tuple, Union
+
+import tensorflow.compat.v1 as tf
+
+import errors
+
+PAPER_SIZE = 64
+# The paper draws from a normal with stddev 1e-2; Google's released code uses 1e-3.
+PAPER_INIT_SCALE = 1e-2
+
+SUBLAYERS = ("attention", "feedforward")
+PLACEMENTS = ("both",) + SUBLAYERS
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Gaussian error linear unit in its tanh approximation, as in Google's BERT."""
+    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
+    return 0.5 * x * (1.0 + tf.tanh(inner))
+
+
+def gelu_erf(x: tf.Tensor) -> tf.Tensor:
+    """The exact Gaussian error linear unit, x · Φ(x): what Hugging Face's configs call `gelu`."""
+    return 0.5 * x * (1.0 + tf.erf(x / math.sqrt(2.0)))
+
+
+ACTIVATIONS = {"gelu": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": None}
+
+
+def get_activation(activation: Union[str, Callable, None]) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
+    """Finds an activation function by its name, in any case.
+
+    Args:
+      activation: a key of `ACTIVATIONS`; empty, None and `linear` mean no activation. A callable is returned as is.
+
+    Returns:
+      A function of one tensor, or None for the identity.
+
+    Raises:
+      errors.UserError: no activation has that name.
+    """
+    if not activation:
+        return None
+    if callable(activation):
+        return activation
+    name = str(activation).lower()
+    if name not in ACTIVATIONS:
+        raise errors.unknown("activation", activation, sorted(ACTIVATIONS))
+    return ACTIVATIONS[name]
+
+
+def feedforward_adapter(
+    input_tensor: tf.Tensor,
+    hidden_size: int = PAPER_SIZE,
+    init_scale: float = PAPER_INIT_SCALE,
+    activation: Union[str, Callable, None] = "gelu",
+) -> tf.Tensor:
+    """Adds a bottleneck adapter to the graph, under the variable scope `adapters`.
+
+    Args:
+      input_tensor: float [..., d]; d must be known when the graph is built.
+      hidden_size: m, the units of the bottleneck.
+      init_scale: standard deviation of the initial weights, drawn from a normal truncated at two deviations.
+      activation: the bottleneck's non-linearity.
+
+    Returns:
+      A tensor of the shape of `input_tensor`.
+    """
+    width = input_tensor.shape.as_list()[-1]
+    rows = input_tensor if input_tensor.shape.ndims == 2 else tf.reshape(input_tensor, [-1, width])
+    act = get_activation(activation)
+    with tf.variable_scope("adapters"):
+        near_zero = tf.truncated_normal_initializer(stddev=init_scale)
+        zero = tf.zeros_initializer()
+        weights1 = tf.get_variable("weights1", [width, hidden_size], initializer=near_zero)
+        biases1 = tf.get_variable("biases1", [1, hidden_size], initializer=zero)
+        weights2 = tf.get_variable("weights2", [hidden_size, width], initializer=near_zero)
+        biases2 = tf.get_variable("biases2", [1, width], initializer=zero)
+        hidden = tf.matmul(rows, weights1) + biases1
+        if act is not None:
+            hidden = act(hidden)
+        output = rows + (tf.matmul(hidden, weights2) + biases2)
+    return output if rows is input_tensor else tf.reshape(output, tf.shape(input_tensor))
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterConfig:
+    """Which adapters a network carries. Checked when it is made; cannot be changed afterwards.
+
+    Attributes:
+      size: units of the bottleneck (the paper's m).
+      activation: a key of `ACTIVATIONS`.
+      init_scale: standard deviation of the initial weights.
+      layers: indices (from 0, the lowest) of the encoder layers with adapters; None for all.
+      placement: the sub-layers they stand behind: `attention`, `feedforward` or `both`.
+    """
+
+    size: int = PAPER_SIZE
+    activation: str = "gelu"
+    init_scale: float = PAPER_INIT_SCALE
+    layers: Optional[Tuple[int, ...]] = None
+    placement: str = "both"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+            raise errors.UserError(f"The adapter size must be a whole number from 1 on, found {self.size!r}.")
+        if not isinstance(self.init_scale, (int, float)) or not 0 <= self.init_scale < math.inf:
+            raise errors.UserError(
+                f"The adapters' initial scale must be a finite number from 0 on, found {self.init_scale!r}."
+            )
+        get_activation(self.activation)
+        if self.placement not in PLACEMENTS:
+            raise errors.unknown("adapter placement", self.placement, PLACEMENTS)
+        if self.layers is not None:
+            layers = tuple(self.layers)
+            if not layers or min(layers) < 0 or len(set(layers)) != len(layers):
+                raise errors.UserError(
+                    f"The layers with adapters must be different indices from 0 on, at least one; found {list(layers)}."
+                )
+            object.__setattr__(self, "layers", tuple(sorted(layers)))
+
+    def check_fits(self, num_hidden_layers: int) -> None:
+        """Raises `errors.UserError` if a layer is named that a network of this depth does not have."""
+        if self.layers is not None and self.layers[-1] >= num_hidden_layers:
+            raise errors.UserError(
+                f"Adapters were asked for in layer {self.layers[-1]}, but the network has {num_hidden_layers} layers "
+                f"(0 to {num_hidden_layers - 1})."
+            )
+
+    def covers(self, layer: int, sublayer: str) -> bool:
+        """Whether an adapter stands behind this sub-layer of this layer."""
+        in_layer = self.layers is None or layer in self.layers
+        return in_layer and self.placement in ("both", sublayer)
+
+    def __call__(self, tensor: tf.Tensor, layer: int, sublayer: str) -> tf.Tensor:
+        """The tensor behind its adapter, or the tensor itself where there is none."""
+        if not self.covers(layer, sublayer):
+            return tensor
+        return feedforward_adapter(tensor, self.size, self.init_scale, self.activation)
+
+
+AdapterFn = Union[None, str, AdapterConfig, Callable[[tf.Tensor], tf.Tensor]]
+
+
+def get_adapter(adapter_fn: AdapterFn) -> Callable[[tf.Tensor, int, str], tf.Tensor]:
+    """Turns what `BertModel(adapter_fn=…)` accepts into one kind of function.
+
+    Args:
+      adapter_fn: None for no adapters; the name `feedforward_adapter` for those of the paper's size; an
+        `AdapterConfig`; or a function from tensor to tensor that stands behind every projection.
+
+    Returns:
+      A function of (projection's output, layer index, sub-layer name) that returns the adapted tensor.
+    """
+    if adapter_fn is None:
+        return lambda tensor, layer, sublayer: tensor
+    if isinstance(adapter_fn, AdapterConfig):
+        return adapter_fn
+    if isinstance(adapter_fn, str):
+        if adapter_fn != "feedforward_adapter":
+            raise errors.unknown("adapter function", adapter_fn, ["feedforward_adapter"])
+        return AdapterConfig()
+    return lambda tensor, layer, sublayer: adapter_fn(tensor)

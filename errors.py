@@ -1,0 +1,48 @@
+"""What goes wrong because of what a user gave us, said in one sentence.
+
+Every room raises `UserError` for such cases; the entry points print it without a stack trace and leave with
+a non-zero exit code. Programming errors stay ordinary exceptions, stack trace and all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import sys
+from typing import Callable, Iterable
+
+
+class UserError(ValueError):
+    """A mistake in the input. Its text says what was found, where, what was expected and what to do."""
+
+
+def unknown(kind: str, name: object, available: Iterable[str]) -> UserError:
+    """The error for a name that does not exist: lists what does, and suggests the nearest.
+
+    Args:
+      kind: what was asked for, e.g. `task`.
+      name: the name that was given.
+      available: the names that exist.
+
+    Returns:
+      The error, to be raised by the caller.
+    """
+    names = list(available)
+    by_folded_name = {option.lower(): option for option in names}
+    near = difflib.get_close_matches(str(name).lower(), list(by_folded_name), n=1, cutoff=0.5)
+    hint = f" Did you mean '{by_folded_name[near[0]]}'?" if near else ""
+    return UserError("Unknown {} '{}'.{} Available: {}.".format(kind, name, hint, ", ".join(names)))
+
+
+def exits_on_user_error(main: Callable[..., None]) -> Callable[..., None]:
+    """Wraps an entry point's `main`: a `UserError` becomes one line on stderr and exit code 1."""
+
+    @functools.wraps(main)
+    def wrapped(*args: object) -> None:
+        try:
+            main(*args)
+        except UserError as error:
+            sys.exit(f"{os.path.basename(sys.argv[0])}: error: {error}")
+
+    return wrapped

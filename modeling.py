@@ -1,0 +1,419 @@
+"""BERT's graph, with an adapter behind each projection. Knows no flag, no task.
+
+Letters for axes: B batch, S (or F from, T to) sequence, N heads, H size of a head, D hidden size.
+Variable names are those of Google's checkpoints, so that these load as they are.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import inspect
+import json
+import math
+import re
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import tensorflow.compat.v1 as tf
+
+import adapter_layers
+import errors
+from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (part of this module's published names)
+
+LAYER_NORM_EPSILON = 1e-12
+
+
+class BertConfig:
+    """The architecture of a BERT, as its `bert_config.json` gives it."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: Union[str, Callable] = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 16,
+        initializer_range: float = 0.02,
+    ) -> None:
+        """Takes the sizes of the network.
+
+        Args:
+          vocab_size: rows of the word embedding table; None is only for `from_dict` to fill in.
+          hidden_size: D, the width of every layer's output.
+          num_hidden_layers: encoder layers.
+          num_attention_heads: N; must divide `hidden_size`.
+          intermediate_size: width of the feed-forward sub-layer.
+          hidden_act: a key of `adapter_layers.ACTIVATIONS`, or a function.
+          hidden_dropout_prob: dropout of embeddings and sub-layer outputs.
+          attention_probs_dropout_prob: dropout of attention weights.
+          max_position_embeddings: the longest sequence.
+          type_vocab_size: kinds of segments.
+          initializer_range: standard deviation of fresh weights.
+        """
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.hidden_act = hidden_act
+        self.intermediate_size = intermediate_size
+        self.hidden_dropout_prob = hidden_dropout_prob
+        self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.max_position_embeddings = max_position_embeddings
+        self.type_vocab_size = type_vocab_size
+        self.initializer_range = initializer_range
+
+    @classmethod
+    def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
+        """Makes a config from a dictionary; keys that other tools added are kept as attributes."""
+        config = cls(vocab_size=None)
+        for key, value in json_object.items():
+            setattr(config, key, value)
+        return config
+
+    @classmethod
+    def from_json_file(cls, json_file: str) -> BertConfig:
+        """Reads a `bert_config.json`.
+
+        Raises:
+          errors.UserError: the file is missing, is no JSON object, or lacks or garbles a size.
+        """
+        try:
+            with tf.gfile.GFile(json_file, "r") as reader:
+                values = json.loads(reader.read())
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
+            raise errors.UserError(f"Cannot read the BERT config {json_file}: {_reason(error)}.") from None
+        except ValueError as error:
+            raise errors.UserError(f"The BERT config {json_file} is not JSON: {error}.") from None
+        if not isinstance(values, dict):
+            raise errors.UserError(f"The BERT config {json_file} holds no JSON object.")
+        config = cls.from_dict(values)
+        config.check(json_file)
+        return config
+
+    def check(self, where: str = "The BERT config") -> None:
+        """Raises `errors.UserError`, naming `where`, if the values cannot be those of a BERT."""
+        for name in inspect.signature(BertConfig.__init__).parameters:
+            if name in ("self", "hidden_act"):
+                continue
+            value = getattr(self, name)
+            fraction = name.endswith("_prob") or name == "initializer_range"
+            is_number = isinstance(value, (int, float) if fraction else int) and not isinstance(value, bool)
+            if not is_number or value < (0 if fraction else 1) or (name.endswith("_prob") and value >= 1):
+                kind = "a number from 0 to below 1" if fraction else "a whole number from 1 on"
+                raise errors.UserError(f"{where}: {name} must be {kind}, found {value!r}.")
+        if self.hidden_size % self.num_attention_heads:
+            raise errors.UserError(
+                f"{where}: hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
+                f"{self.num_attention_heads}."
+            )
+        get_activation(self.hidden_act)
+
+    def to_dict(self) -> Dict[str, Any]:
+        """A deep copy of the values."""
+        return copy.deepcopy(self.__dict__)
+
+    def to_json_string(self) -> str:
+        """The values as the text of a `bert_config.json`."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+class BertModel:
+    """The encoder: embeddings, `num_hidden_layers` Transformer layers with adapters, pooler.
+
+    The graph is built by the constructor; the getters return its tensors.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        is_training: bool,
+        input_ids: tf.Tensor,
+        input_mask: Optional[tf.Tensor] = None,
+        token_type_ids: Optional[tf.Tensor] = None,
+        use_one_hot_embeddings: bool = False,
+        scope: Optional[str] = None,
+        adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
+    ) -> None:
+        """Builds the graph.
+
+        Args:
+          config: the architecture.
+          is_training: whether dropout is applied.
+          input_ids: int [B, S]; either may be known only when the graph runs.
+          input_mask: int [B, S], 0 for padding; None for no padding.
+          token_type_ids: int [B, S]; None for all zero.
+          use_one_hot_embeddings: look words up by a matrix product (TPUs) and not by a gather.
+          scope: variable scope; `bert` by default.
+          adapter_fn: see `adapter_layers.get_adapter`. None builds plain BERT.
+        """
+        config.check("BertModel")
+        if isinstance(adapter_fn, adapter_layers.AdapterConfig):
+            adapter_fn.check_fits(config.num_hidden_layers)
+        config = copy.copy(config)
+        if not is_training:
+            config.hidden_dropout_prob = 0.0
+            config.attention_probs_dropout_prob = 0.0
+        batch_size, seq_length = get_shape_list(input_ids, expected_rank=2)
+        if input_mask is None:
+            input_mask = tf.ones([batch_size, seq_length], tf.int32)
+        if token_type_ids is None:
+            token_type_ids = tf.zeros([batch_size, seq_length], tf.int32)
+
+        with tf.variable_scope(scope, default_name="bert"):
+            with tf.variable_scope("embeddings"):
+                words, self.embedding_table = embedding_lookup(input_ids, config, use_one_hot_embeddings)
+                self.embedding_output = embedding_postprocessor(words, token_type_ids, config)
+            with tf.variable_scope("encoder"):
+                self.all_encoder_layers = transformer_model(
+                    self.embedding_output, attention_bias(input_mask), config, adapter_fn
+                )
+            self.sequence_output = self.all_encoder_layers[-1]
+            with tf.variable_scope("pooler"):
+                first_token = self.sequence_output[:, 0, :]
+                self.pooled_output = dense(first_token, config.hidden_size, "dense", config, tf.tanh)
+
+    def get_pooled_output(self) -> tf.Tensor:
+        """float [B, D]: the first token's last state through a tanh layer."""
+        return self.pooled_output
+
+    def get_sequence_output(self) -> tf.Tensor:
+        """float [B, S, D]: the last layer's states."""
+        return self.sequence_output
+
+    def get_all_encoder_layers(self) -> List[tf.Tensor]:
+        """One float [B, S, D] for each encoder layer, the lowest first."""
+        return self.all_encoder_layers
+
+    def get_embedding_output(self) -> tf.Tensor:
+        """float [B, S, D]: what enters the first encoder layer."""
+        return self.embedding_output
+
+    def get_embedding_table(self) -> tf.Tensor:
+        """float [vocab_size, D]: the word embeddings."""
+        return self.embedding_table
+
+
+def create_initializer(initializer_range: float = 0.02) -> Callable:
+    """The initializer of BERT's own weights."""
+    return tf.truncated_normal_initializer(stddev=initializer_range)
+
+
+def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
+    """Drops values at this rate and scales the others up; the tensor itself where the rate is zero."""
+    return tf.nn.dropout(x, rate=rate) if rate else x
+
+
+def layer_norm(x: tf.Tensor, name: str = "LayerNorm") -> tf.Tensor:
+    """Normalises over the last axis, with a learnt scale `gamma` and shift `beta`."""
+    width = x.shape.as_list()[-1]
+    with tf.variable_scope(name):
+        beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer())
+        gamma = tf.get_variable("gamma", [width], initializer=tf.ones_initializer())
+        mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, LAYER_NORM_EPSILON)
+
+
+def dense(
+    x: tf.Tensor, units: int, name: str, config: BertConfig, activation: Union[str, Callable, None] = None
+) -> tf.Tensor:
+    """A fully connected layer on a matrix [rows, width]: variables `kernel` and `bias` under `name`."""
+    act = get_activation(activation)
+    with tf.variable_scope(name):
+        kernel = tf.get_variable(
+            "kernel", [x.shape.as_list()[-1], units], initializer=create_initializer(config.initializer_range)
+        )
+        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
+        y = tf.nn.bias_add(tf.matmul(x, kernel), bias)
+        return y if act is None else act(y)
+
+
+def embedding_lookup(
+    input_ids: tf.Tensor, config: BertConfig, use_one_hot_embeddings: bool = False
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Looks up word embeddings.
+
+    Returns:
+      The embeddings [B, S, D] and the table [vocab_size, D].
+    """
+    table = tf.get_variable(
+        "word_embeddings",
+        [config.vocab_size, config.hidden_size],
+        initializer=create_initializer(config.initializer_range),
+    )
+    if not use_one_hot_embeddings:
+        return tf.gather(table, input_ids), table
+    flat = tf.one_hot(tf.reshape(input_ids, [-1]), depth=config.vocab_size)  # [B*S, vocab_size]
+    return tf.reshape(tf.matmul(flat, table), get_shape_list(input_ids) + [config.hidden_size]), table
+
+
+def embedding_postprocessor(words: tf.Tensor, token_type_ids: tf.Tensor, config: BertConfig) -> tf.Tensor:
+    """Adds segment and position embeddings to word embeddings [B, S, D], then LayerNorm and dropout."""
+    batch_size, seq_length, width = get_shape_list(words, expected_rank=3)
+    initializer = create_initializer(config.initializer_range)
+    segments = tf.get_variable("token_type_embeddings", [config.type_vocab_size, width], initializer=initializer)
+    # The segment table is tiny: a one-hot product is faster than a gather on every device.
+    one_hot = tf.one_hot(tf.reshape(token_type_ids, [-1]), depth=config.type_vocab_size)  # [B*S, types]
+    output = words + tf.reshape(tf.matmul(one_hot, segments), [batch_size, seq_length, width])
+
+    positions = tf.get_variable("position_embeddings", [config.max_position_embeddings, width], initializer=initializer)
+    if isinstance(seq_length, int):
+        check_sequence_length(seq_length, config)
+    # A length known only at run time is checked by the slice itself.
+    output += tf.slice(positions, [0, 0], [seq_length, -1])  # [S, D], the same for the whole batch
+    return dropout(layer_norm(output), config.hidden_dropout_prob)
+
+
+def check_sequence_length(seq_length: int, config: BertConfig) -> None:
+    """Raises `errors.UserError` for sequences longer than the model has positions."""
+    if seq_length > config.max_position_embeddings:
+        raise errors.UserError(
+            f"Cannot use sequence length {seq_length}: the BERT model has positions up to "
+            f"{config.max_position_embeddings} (max_position_embeddings)."
+        )
+
+
+def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
+    """What is added to attention scores: 0 for real tokens, -10000 for padding. [B, T] -> [B, 1, 1, T].
+
+    Built once for all layers and heads; the scores [B, N, F, T] broadcast it.
+    """
+    return (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * -10000.0
+
+
+def attention_layer(
+    states: tf.Tensor, bias: tf.Tensor, batch_size: Union[int, tf.Tensor], config: BertConfig
+) -> tf.Tensor:
+    """Multi-headed self-attention.
+
+    Args:
+      states: float [B*S, D].
+      bias: float [B, 1, 1, T], see `attention_bias`.
+      batch_size: B.
+      config: the architecture.
+
+    Returns:
+      The heads' outputs, float [B*S, D], before their projection.
+    """
+    heads, head_size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+
+    def projected(name: str) -> tf.Tensor:
+        y = dense(states, config.hidden_size, name, config)
+        return tf.transpose(tf.reshape(y, [batch_size, -1, heads, head_size]), [0, 2, 1, 3])  # [B, N, S, H]
+
+    query, key, value = projected("query"), projected("key"), projected("value")
+    # Scaling the query and not the scores: S·D multiplications in place of N·S·S.
+    scores = tf.matmul(query * (1.0 / math.sqrt(head_size)), key, transpose_b=True) + bias  # [B, N, F, T]
+    weights = dropout(tf.nn.softmax(scores), config.attention_probs_dropout_prob)
+    context = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])  # [B, F, N, H]
+    return tf.reshape(context, [-1, config.hidden_size])
+
+
+def transformer_model(
+    embeddings: tf.Tensor, bias: tf.Tensor, config: BertConfig, adapter_fn: adapter_layers.AdapterFn
+) -> List[tf.Tensor]:
+    """The stack of encoder layers.
+
+    Args:
+      embeddings: float [B, S, D].
+      bias: see `attention_bias`.
+      config: the architecture.
+      adapter_fn: see `adapter_layers.get_adapter`.
+
+    Returns:
+      One float [B, S, D] for each layer, the lowest first.
+    """
+    shape = get_shape_list(embeddings, expected_rank=3)
+    adapt = adapter_layers.get_adapter(adapter_fn)
+    # Two axes, not three, all the way: reshapes are free on a CPU but not on a TPU.
+    states = tf.reshape(embeddings, [-1, config.hidden_size])
+    outputs = []
+    for layer in range(config.num_hidden_layers):
+        with tf.variable_scope(f"layer_{layer}"):
+            with tf.variable_scope("attention"):
+                with tf.variable_scope("self"):
+                    context = attention_layer(states, bias, shape[0], config)
+                attended = _project_and_add(context, states, config, adapt, layer, "attention")
+            with tf.variable_scope("intermediate"):
+                wide = dense(attended, config.intermediate_size, "dense", config, config.hidden_act)
+            states = _project_and_add(wide, attended, config, adapt, layer, "feedforward")
+        outputs.append(tf.reshape(states, shape))
+    return outputs
+
+
+def _project_and_add(
+    x: tf.Tensor, residual: tf.Tensor, config: BertConfig, adapt: Callable, layer: int, sublayer: str
+) -> tf.Tensor:
+    """The end of both sub-layers: projection, dropout, adapter, then the residual and LayerNorm."""
+    with tf.variable_scope("output"):
+        y = dropout(dense(x, config.hidden_size, "dense", config), config.hidden_dropout_prob)
+        return layer_norm(adapt(y, layer, sublayer) + residual)
+
+
+def get_shape_list(tensor: tf.Tensor, expected_rank: Optional[int] = None) -> List[Union[int, tf.Tensor]]:
+    """The shape with numbers where they are known and scalar tensors where they are not."""
+    if expected_rank is not None and tensor.shape.ndims != expected_rank:
+        raise ValueError(
+            f"{tensor.name} has rank {tensor.shape.ndims} (shape {tensor.shape}); expected rank {expected_rank}."
+        )
+    static = tensor.shape.as_list()
+    dynamic = tf.shape(tensor) if None in static else None
+    return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
+
+
+def get_assignment_map_from_checkpoint(
+    tvars: Sequence[tf.Variable], init_checkpoint: str
+) -> Tuple[Mapping[str, str], Dict[str, int]]:
+    """Finds the variables that a checkpoint can initialise, by name.
+
+    Args:
+      tvars: variables of the graph.
+      init_checkpoint: path prefix of the checkpoint.
+
+    Returns:
+      The map from checkpoint name to variable name that `tf.train.init_from_checkpoint` takes, and a dictionary
+      with `name` and `name:0` of every variable in it (its values are all 1).
+    """
+    names = [re.sub(r":\d+$", "", variable.name) for variable in tvars]
+    wanted = set(names)
+    assignment_map = collections.OrderedDict(
+        (name, name) for name, _ in tf.train.list_variables(init_checkpoint) if name in wanted
+    )
+    initialized = {form: 1 for name in assignment_map for form in (name, name + ":0")}
+    return assignment_map, initialized
+
+
+def describe_misfit(
+    expected: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]], named: int = 3
+) -> Optional[str]:
+    """Says in one sentence why a checkpoint does not fit, or returns None where it does.
+
+    Args:
+      expected: name -> shape of the variables that must come from the checkpoint.
+      found: name -> shape of what the checkpoint holds; surplus entries do not matter.
+      named: how many examples to name.
+    """
+    missing = [name for name in expected if name not in found]
+    other = [name for name in expected if name in found and list(found[name]) != list(expected[name])]
+    if not missing and not other:
+        return None
+    parts = []
+    if missing:
+        more = ", …" if len(missing) > named else ""
+        parts.append("{} missing ({}{})".format(len(missing), ", ".join(missing[:named]), more))
+    if other:
+        shapes = [f"{name} is {list(found[name])} where the model has {list(expected[name])}" for name in other[:named]]
+        parts.append(
+            "{} of another shape ({}{})".format(len(other), "; ".join(shapes), "; …" if len(other) > named else "")
+        )
+    fitting = len(expected) - len(missing) - len(other)
+    return "{} of {} variables match; {}.".format(fitting, len(expected), ", ".join(parts))
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an exception's own text."""
+    return str(getattr(error, "message", None) or error).strip().split("\n")[0].rstrip(".")

@@ -1,0 +1,218 @@
+"""Which variables train, and how: a pure function of their names, then BERT's Adam with its schedule."""
+
+from __future__ import annotations
+
+import re
+from typing import List, Optional, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+
+import errors
+
+ADAPTER = re.compile(r"(^|/)adapters/")
+LAYER_NORM = re.compile(r"(^|/)LayerNorm(_\d+)?/(beta|gamma)$")
+# Whole names: frozen weights have "output" in theirs too, e.g. attention/output/dense/kernel.
+HEAD = re.compile(r"(^|/)output_(weights|bias)$")
+POOLER = re.compile(r"(^|/)pooler/")
+EMBEDDINGS = re.compile(r"(^|/)embeddings/")
+ENCODER_LAYER = re.compile(r"(^|/)encoder/layer_(\d+)/")
+
+MODES = ("adapter", "full", "top_layers", "layer_norm", "head")
+
+
+def check_mode(mode: str, top_layers: Optional[int] = None) -> None:
+    """Raises `errors.UserError` for an unknown tuning mode, or a number of top layers that does not go with it."""
+    if mode not in MODES:
+        raise errors.unknown("tuning mode", mode, MODES)
+    if mode == "top_layers" and (top_layers is None or top_layers < 1):
+        raise errors.UserError(
+            f"The tuning mode 'top_layers' needs the number of layers to train, 1 or more; found {top_layers}."
+        )
+    if mode != "top_layers" and top_layers is not None:
+        raise errors.UserError(
+            f"A number of top layers ({top_layers}) goes with the tuning mode 'top_layers' only; found mode '{mode}'."
+        )
+
+
+def layer_index(name: str) -> Optional[int]:
+    """The encoder layer that a variable belongs to, from 0; None if it is outside of the encoder."""
+    match = ENCODER_LAYER.search(name)
+    return int(match.group(2)) if match else None
+
+
+def count_layers(names: Sequence[str]) -> int:
+    """The number of encoder layers that these variable names speak of."""
+    return 1 + max((layer_index(name) for name in names if layer_index(name) is not None), default=-1)
+
+
+def trainable_names(
+    names: Sequence[str], mode: str, num_layers: Optional[int] = None, top_layers: Optional[int] = None
+) -> List[str]:
+    """Filters variable names down to those that train, in their order.
+
+    Args:
+      names: the names of all variables of the model, without `:0`.
+      mode: `adapter` (adapters, LayerNorms, head), `full` (everything), `top_layers` (the top n encoder layers,
+        pooler, head; all layers means everything), `layer_norm` (LayerNorms, head) or `head`.
+      num_layers: encoder layers of the model; counted in the names by default.
+      top_layers: n, in mode `top_layers` only.
+
+    Returns:
+      The names to train.
+
+    Raises:
+      errors.UserError: more top layers than there are, or mode `adapter` without an adapter in the model.
+    """
+    check_mode(mode, top_layers)
+    num_layers = count_layers(names) if num_layers is None else num_layers
+    if mode == "adapter" and not any(ADAPTER.search(name) for name in names):
+        raise errors.UserError(
+            "The tuning mode is 'adapter', but the model has no adapters: build it with an adapter_fn, or choose "
+            "another mode ({}).".format(", ".join(MODES[1:]))
+        )
+    if mode == "top_layers" and top_layers > num_layers:
+        raise errors.UserError(f"The top {top_layers} layers were to be trained, but the model has {num_layers}.")
+    if mode == "full" or (mode == "top_layers" and top_layers == num_layers):
+        return list(names)
+    if mode == "top_layers":
+        lowest = num_layers - top_layers
+        return [
+            name
+            for name in names
+            if (layer_index(name) is not None and layer_index(name) >= lowest)
+            or POOLER.search(name)
+            or HEAD.search(name)
+        ]
+    patterns = {"adapter": (ADAPTER, LAYER_NORM, HEAD), "layer_norm": (LAYER_NORM, HEAD), "head": (HEAD,)}[mode]
+    return [name for name in names if any(pattern.search(name) for pattern in patterns)]
+
+
+def variable_name(variable: tf.Variable) -> str:
+    """A variable's name without the output number (`:0`)."""
+    return re.sub(r":\d+$", "", variable.name)
+
+
+def trainable_variables(mode: str, top_layers: Optional[int] = None) -> List[tf.Variable]:
+    """The variables of the default graph that train; for the arguments see `trainable_names`."""
+    by_name = {variable_name(variable): variable for variable in tf.trainable_variables()}
+    return [by_name[name] for name in trainable_names(list(by_name), mode, top_layers=top_layers)]
+
+
+def learning_rate_schedule(
+    global_step: tf.Tensor, init_lr: float, num_train_steps: int, num_warmup_steps: Optional[int]
+) -> tf.Tensor:
+    """The learning rate at a step: rises from 0 over the warm-up, then falls on the line from `init_lr` to 0.
+
+    The falling line starts at step 0, as in BERT: behind the warm-up the rate is already a little below `init_lr`.
+    """
+    step = tf.cast(global_step, tf.float32)
+    rate = init_lr * (1.0 - tf.minimum(step, float(num_train_steps)) / max(num_train_steps, 1))
+    if num_warmup_steps:
+        rate = tf.where(step < float(num_warmup_steps), init_lr * step / float(num_warmup_steps), rate)
+    return rate
+
+
+def create_optimizer(
+    loss: tf.Tensor,
+    init_lr: float,
+    num_train_steps: int,
+    num_warmup_steps: Optional[int],
+    use_tpu: bool,
+    tuning_mode: str = "adapter",
+    top_layers: Optional[int] = None,
+) -> tf.Operation:
+    """Builds the training step: gradients of what trains only, clipping at norm 1, Adam with weight decay.
+
+    Args:
+      loss: scalar.
+      init_lr: the peak learning rate.
+      num_train_steps: steps of the whole run; the rate is 0 at the last.
+      num_warmup_steps: steps of linear warm-up; 0 or None for none.
+      use_tpu: whether gradients are to be summed over TPU cores.
+      tuning_mode: what trains, see `trainable_names`.
+      top_layers: how many layers, in mode `top_layers`.
+
+    Returns:
+      The operation of one step; it also counts the global step.
+    """
+    global_step = tf.train.get_or_create_global_step()
+    optimizer = AdamWeightDecayOptimizer(
+        learning_rate=learning_rate_schedule(global_step, init_lr, num_train_steps, num_warmup_steps),
+        weight_decay_rate=0.01,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=1e-6,
+        exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
+    )
+    if use_tpu:
+        optimizer = tf.tpu.CrossShardOptimizer(optimizer)
+    tvars = trainable_variables(tuning_mode, top_layers)
+    grads, _ = tf.clip_by_global_norm(tf.gradients(loss, tvars), clip_norm=1.0)
+    train_op = optimizer.apply_gradients(zip(grads, tvars), global_step=global_step)
+    # The optimizer does not count steps itself (see its apply_gradients).
+    return tf.group(train_op, global_step.assign(global_step + 1))
+
+
+class AdamWeightDecayOptimizer(tf.train.Optimizer):
+    """Adam without bias correction, with weight decay apart from the gradient's moments, as BERT was trained.
+
+    Slots are variables `<name>/adam_m` and `<name>/adam_v`, as in Google's checkpoints.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        weight_decay_rate: float = 0.0,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        exclude_from_weight_decay: Optional[Sequence[str]] = None,
+        name: str = "AdamWeightDecayOptimizer",
+    ) -> None:
+        """Takes the settings; `exclude_from_weight_decay` are regular expressions searched in variable names."""
+        super().__init__(False, name)
+        self.learning_rate = learning_rate
+        self.weight_decay_rate = weight_decay_rate
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.exclude_from_weight_decay = exclude_from_weight_decay
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Sequence[Tuple[Optional[tf.Tensor], tf.Variable]],
+        global_step: Optional[tf.Variable] = None,
+        name: Optional[str] = None,
+    ) -> tf.Operation:
+        """One step for every variable with a gradient. Leaves `global_step` alone, as the original does."""
+        updates = []
+        for grad, variable in grads_and_vars:
+            if grad is None or variable is None:
+                continue
+            updates.extend(self._update(tf.convert_to_tensor(grad), variable))
+        return tf.group(*updates, name=name)
+
+    def _update(self, grad: tf.Tensor, variable: tf.Variable) -> List[tf.Operation]:
+        name = variable_name(variable)
+        m, v = (
+            tf.get_variable(
+                name=f"{name}/{slot}",
+                shape=variable.shape.as_list(),
+                dtype=tf.float32,
+                trainable=False,
+                initializer=tf.zeros_initializer(),
+            )
+            for slot in ("adam_m", "adam_v")
+        )
+        next_m = self.beta_1 * m + (1.0 - self.beta_1) * grad
+        next_v = self.beta_2 * v + (1.0 - self.beta_2) * tf.square(grad)
+        update = next_m / (tf.sqrt(next_v) + self.epsilon)
+        # Decay is added to the update and not to the loss: Adam's moments must not see it.
+        if self._do_use_weight_decay(name):
+            update += self.weight_decay_rate * variable
+        return [variable.assign(variable - self.learning_rate * update), m.assign(next_m), v.assign(next_v)]
+
+    def _do_use_weight_decay(self, name: str) -> bool:
+        if not self.weight_decay_rate:
+            return False
+        return not any(re.search(pattern, name) for pattern in self.exclude_from_weight_decay or ())

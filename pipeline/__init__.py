@@ -1,0 +1,1 @@
+"""Examples -> features -> TFRecords -> batches."""

@@ -1,0 +1,90 @@
+"""Converts a Hugging Face BERT folder (safetensors) to Google's layout, which the entry points read.
+
+    python scripts/convert_hf_checkpoint.py --hf_dir bert-base-uncased --output_dir bases/bert-base-uncased
+
+Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt.*`. The work is done in `training/huggingface.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any, Dict, List
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+
+from errors import UserError, exits_on_user_error  # noqa: E402  the path has to be set first
+from training import huggingface  # noqa: E402
+
+
+def tokenizer_settings(hf_dir: str) -> Dict[str, Any]:
+    """What a folder says of its tokenizer: `tokenizer_config.json` or, where silent, `tokenizer.json`."""
+    settings: Dict[str, Any] = {}
+    fast, slow = (os.path.join(hf_dir, name) for name in ("tokenizer.json", "tokenizer_config.json"))
+    normalizer = huggingface.read_json(fast).get("normalizer") if os.path.isfile(fast) else None
+    if isinstance(normalizer, dict):
+        names = {"do_lower_case": "lowercase", "strip_accents": "strip_accents",
+                 "tokenize_chinese_chars": "handle_chinese_chars"}
+        settings = {slow_name: normalizer.get(fast_name) for slow_name, fast_name in names.items()}
+    if os.path.isfile(slow):
+        settings.update(huggingface.read_json(slow))
+    return settings
+
+
+def describe_tokenizer(settings: Dict[str, Any]) -> List[str]:
+    """Which `--do_lower_case` to use, and where this project's tokenizer does something else."""
+    lower = settings.get("do_lower_case")
+    says = {True: "lower-cases", False: "keeps the case"}.get(
+        lower, "does not say whether it lower-cases (Hugging Face then does)")
+    lower = lower is not False
+    lines = [f"Tokenizer: {says}: use --do_lower_case={str(lower).lower()}"]
+    for key, ours in (("strip_accents", lower), ("tokenize_chinese_chars", True)):
+        if settings.get(key) not in (None, ours):
+            lines.append(f"Warning: the tokenizer has {key} = {str(settings[key]).lower()}, which is not "
+                         f"known here: text is split as with {str(ours).lower()}.")
+    return lines
+
+
+def describe(done: huggingface.Conversion, settings: Dict[str, Any]) -> str:
+    """The report that is printed at the end."""
+    base, config = done.output_dir, done.config
+    lines = [
+        f"Read: {', '.join(done.sources)} ({config['num_hidden_layers']} layers, hidden size "
+        f"{config['hidden_size']}, {config['num_attention_heads']} heads, {config['vocab_size']} WordPieces, "
+        f"activation {config['hidden_act']})",
+        f"Wrote: {done.tensors} tensors, {done.parameters:,} parameters, to {done.output_dir}",
+        f"Skipped: {', '.join(done.skipped) or 'nothing'}",
+    ]
+    if done.pooler_is_random:
+        lines.append("Warning: the weights have no pooler (a masked language model's have none), so a random "
+                     "one was written. In adapter mode it is frozen, so it stays random.")
+    lines.extend(describe_tokenizer(settings))
+    lower = str(settings.get("do_lower_case") is not False).lower()
+    flags = [
+        "--task_name=CoLA --do_train=true --do_eval=true --data_dir=glue_data/CoLA --output_dir=runs/cola",
+        f"--bert_config_file={os.path.join(base, huggingface.CONFIG_NAME)}",
+        f"--vocab_file={os.path.join(base, huggingface.VOCAB_NAME)}",
+        f"--init_checkpoint={os.path.join(base, huggingface.CHECKPOINT_NAME)}",
+        f"--do_lower_case={lower} --max_seq_length={min(128, config['max_position_embeddings'])}",
+    ]
+    command = " \\\n    ".join(["  python run_classifier.py", *flags])
+    return "\n".join([*lines, "Next, for example:", command])
+
+
+@exits_on_user_error
+def main() -> None:
+    """Reads the flags, converts, reports."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--hf_dir", required=True, help="config.json, model.safetensors, vocab.txt")
+    parser.add_argument("--output_dir", required=True, help="where the three results go; made if needed")
+    parser.add_argument("--overwrite", action="store_true", help="replace results that are already there")
+    args = parser.parse_args()
+    if "://" in args.output_dir:
+        raise UserError(f"--output_dir={args.output_dir} is no local folder: convert to one, then copy it.")
+    settings = tokenizer_settings(args.hf_dir)
+    print(describe(huggingface.convert(args.hf_dir, args.output_dir, args.overwrite), settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Which variables come from which checkpoint, decided and checked before anything is built or written."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import List, Mapping, Optional, Tuple
+
+import tensorflow.compat.v1 as tf
+
+import errors
+import modeling
+from training import parameters
+
+FILE_ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where a model's initial values come from.
+
+    Attributes:
+      prefix: the checkpoint's path, without the endings of its files.
+      names: the variables that it holds for the model.
+      fresh: the variables that start at random.
+      step: the training step it was written at; 0 where it holds none.
+    """
+
+    prefix: str
+    names: Tuple[str, ...]
+    fresh: Tuple[str, ...]
+    step: int
+
+
+def find_prefix(path: str) -> str:
+    """The checkpoint that a user means: a prefix, one of its files, or a folder with checkpoints of a run.
+
+    Raises:
+      errors.UserError: there is none.
+    """
+    prefix = FILE_ENDING.sub("", path)
+    if tf.train.checkpoint_exists(prefix):
+        return prefix
+    if tf.gfile.IsDirectory(path):
+        latest = tf.train.latest_checkpoint(path)
+        if latest:
+            return latest
+        raise errors.UserError(
+            "The folder {} holds no run's checkpoint: name the checkpoint itself, e.g. {}.".format(
+                path, path.rstrip("/") + "/bert_model.ckpt"
+            )
+        )
+    raise errors.UserError(f"There is no checkpoint {path}: expected {prefix}.index and its data files.")
+
+
+def read_shapes(prefix: str) -> Mapping[str, Tuple[int, ...]]:
+    """Name -> shape of what a checkpoint holds.
+
+    Raises:
+      errors.UserError: its index cannot be read.
+    """
+    try:
+        return {name: tuple(shape) for name, shape in tf.train.list_variables(prefix)}
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        raise _damaged(prefix, error) from None
+
+
+def check_readable(prefix: str, names: List[str]) -> None:
+    """Reads tensors once, so that a damaged data file is found before the work starts and not in the middle."""
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        for name in names:
+            reader.get_tensor(name)
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        raise _damaged(prefix, error) from None
+
+
+def _damaged(prefix: str, error: Exception) -> errors.UserError:
+    reason = str(getattr(error, "message", None) or error).strip().split("\n")[0]
+    return errors.UserError(f"The checkpoint {prefix} is damaged and cannot be read: {reason}")
+
+
+def read_step(prefix: str) -> int:
+    """The training step that a checkpoint was written at; 0 if it does not say."""
+    reader = tf.train.load_checkpoint(prefix)
+    return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
+
+
+def choose_source(shapes: parameters.Shapes, path: str, for_training: bool) -> Source:
+    """Decides what a checkpoint gives to a model, and refuses one that does not fit.
+
+    BERT itself must be there in full. Adapters and head may be absent (a plain BERT) and start fresh then; a head
+    of another task gives way to a fresh one in training.
+
+    Args:
+      shapes: the model's variables.
+      path: what the user named, see `find_prefix`.
+      for_training: whether the model is trained next; otherwise it must be usable as it is.
+
+    Raises:
+      errors.UserError: missing, damaged, foreign, or made with other adapters.
+    """
+    prefix = find_prefix(path)
+    found = read_shapes(prefix)
+    base, adapters, head = _by_part(shapes)
+    misfit = modeling.describe_misfit(base, found)
+    if misfit:
+        raise errors.UserError(f"The checkpoint {prefix} does not fit this model: {misfit}")
+    _check_adapters(prefix, adapters, found)
+
+    head_misfit = modeling.describe_misfit(head, found)
+    has_head = any(name in found for name in head)
+    if head_misfit and has_head:
+        if not for_training:
+            raise errors.UserError(f"The checkpoint {prefix} has a head of another task: {head_misfit}")
+        tf.logging.warning("The head in %s belongs to another task; a fresh one is trained (%s)", prefix, head_misfit)
+    if not for_training and not has_head:
+        tf.logging.warning("The checkpoint %s holds no head: what is evaluated is an untrained one.", prefix)
+    has_adapters = all(name in found for name in adapters)
+    if not for_training and has_head and not has_adapters:
+        raise errors.UserError(
+            f"The checkpoint {prefix} was trained without adapters, and the model has some: use the --tuning_mode that "
+            "it was trained with (full, top_layers, layer_norm or head)."
+        )
+    names = list(base) + (list(adapters) if has_adapters else []) + ([] if head_misfit else list(head))
+    check_readable(prefix, names)
+    return Source(prefix, tuple(names), tuple(name for name in shapes if name not in set(names)), read_step(prefix))
+
+
+def _by_part(shapes: parameters.Shapes) -> Tuple[dict, dict, dict]:
+    parts = {"adapters": {}, "head": {}, "base": {}}
+    for name, shape in shapes.items():
+        group = parameters.group_of(name)
+        parts[group if group in parts else "base"][name] = shape
+    return parts["base"], parts["adapters"], parts["head"]
+
+
+def _check_adapters(prefix: str, adapters: parameters.Shapes, found: parameters.Shapes) -> None:
+    """A checkpoint holds all adapters of the model, with their sizes, or none; and none that the model lacks."""
+    # Optimizer slots (…/weights1/adam_m) belong to the checkpoint only.
+    in_checkpoint = [name for name in found if parameters.group_of(name) == "adapters" and "/adam_" not in name]
+    surplus = [name for name in in_checkpoint if name not in adapters]
+    if surplus:
+        raise errors.UserError(
+            f"The checkpoint {prefix} holds adapters that this model does not have ({len(surplus)} variables, e.g. "
+            f"{surplus[0]}): use the --tuning_mode, --adapter_layers and --adapter_placement that it was trained with."
+        )
+    misfit = modeling.describe_misfit(adapters, found)
+    if misfit and in_checkpoint:
+        raise errors.UserError(
+            f"The checkpoint {prefix} holds other adapters than this model: {misfit} Use the --adapter_size, "
+            "--adapter_layers and --adapter_placement that it was trained with."
+        )
+
+
+def latest_of_run(shapes: parameters.Shapes, output_dir: str) -> Optional[Source]:
+    """The newest checkpoint of a run in its output folder, or None where there is none yet.
+
+    Raises:
+      errors.UserError: it is damaged or belongs to another model.
+    """
+    prefix = tf.train.latest_checkpoint(output_dir)
+    if prefix is None:
+        return None
+    misfit = modeling.describe_misfit(shapes, read_shapes(prefix))
+    if misfit:
+        raise errors.UserError(
+            f"The output folder {output_dir} holds a run of another model ({prefix}): {misfit} Use another "
+            "--output_dir, or the settings of that run."
+        )
+    check_readable(prefix, list(shapes))
+    return Source(prefix, tuple(shapes), (), read_step(prefix))

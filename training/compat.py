@@ -1,0 +1,103 @@
+"""What differs between TensorFlow versions, in one place: where TPUEstimator comes from.
+
+Up to TF 2.15 it is part of TensorFlow. From 2.16 on it is gone, but the package `tensorflow-estimator==2.15.0`
+still works once a few private modules that it imports, and that TensorFlow dropped, are supplied as empty shells.
+None of them is used on a CPU or GPU; TPUs need TF 2.15 or older.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import Any, Optional, Tuple
+
+import tensorflow.compat.v1 as tf
+
+import errors
+
+LAST_WITH_ESTIMATOR = (2, 15)
+
+
+def tensorflow_version() -> Tuple[int, int]:
+    """The running TensorFlow's (major, minor) version."""
+    major, minor = tf.version.VERSION.split(".")[:2]
+    return int(major), int(minor)
+
+
+def has_own_estimator() -> bool:
+    """Whether TensorFlow brings TPUEstimator itself (and can drive TPUs with it)."""
+    return tensorflow_version() <= LAST_WITH_ESTIMATOR
+
+
+class _Shell(types.ModuleType):
+    """A module in which every public name is an empty class: enough to be imported from."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+def _supply_removed_parts() -> None:
+    """Supplies what tensorflow-estimator 2.15 imports and newer TensorFlows lack."""
+    for name in (
+        "tensorflow.python.distribute.estimator_training",
+        "tensorflow.python.tpu.tpu_embedding",
+        "tensorflow.python.tpu.tpu_embedding_gradient",
+        "tensorflow.python.tpu.session_support",
+    ):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            parent, _, child = name.rpartition(".")
+            sys.modules[name] = _Shell(name)
+            setattr(importlib.import_module(parent), child, sys.modules[name])
+
+    from tensorflow.python.util import tf_export
+
+    if not hasattr(tf_export, "ESTIMATOR_API_NAME"):
+        tf_export.ESTIMATOR_API_NAME = "estimator"
+        for table, suffix in ((tf_export.API_ATTRS, ""), (tf_export.API_ATTRS_V1, "_v1")):
+            attributes = type(table[tf_export.TENSORFLOW_API_NAME])
+            table[tf_export.ESTIMATOR_API_NAME] = attributes(
+                "_estimator_api_names" + suffix, "_estimator_api_constants" + suffix
+            )
+
+
+def _import_estimator(name: str) -> Any:
+    """Imports a module of the package tensorflow-estimator, which `tf.estimator` is made of where it exists."""
+    if not has_own_estimator():
+        _supply_removed_parts()
+    try:
+        return importlib.import_module("tensorflow_estimator.python.estimator." + name)
+    except ImportError as error:
+        raise errors.UserError(
+            "TensorFlow {} needs the package tensorflow-estimator, which cannot be imported ({}): install {}.".format(
+                tf.version.VERSION, error, "requirements.txt, it names the right versions"
+            )
+        ) from error
+
+
+ModeKeys = _import_estimator("mode_keys").ModeKeys
+TPUEstimator = _import_estimator("tpu.tpu_estimator").TPUEstimator
+TPUEstimatorSpec = _import_estimator("tpu.tpu_estimator").TPUEstimatorSpec
+RunConfig = _import_estimator("tpu.tpu_config").RunConfig
+TPUConfig = _import_estimator("tpu.tpu_config").TPUConfig
+InputPipelineConfig = _import_estimator("tpu.tpu_config").InputPipelineConfig
+
+
+def tpu_cluster(tpu_name: str, tpu_zone: Optional[str], gcp_project: Optional[str]) -> Any:
+    """Finds a Cloud TPU by name or `grpc://` address.
+
+    Raises:
+      errors.UserError: this TensorFlow cannot drive TPUs, or none is found under that name.
+    """
+    if not has_own_estimator():
+        raise errors.UserError(
+            f"TPUs need TensorFlow 2.15 or older (Python 3.11 or older); this is TensorFlow {tf.version.VERSION}."
+        )
+    try:
+        return tf.distribute.cluster_resolver.TPUClusterResolver(tpu_name, zone=tpu_zone, project=gcp_project)
+    except Exception as error:  # whatever the cloud client raises: it is about the address that the user gave
+        raise errors.UserError(f"No TPU '{tpu_name}' can be reached: {error}") from error

@@ -1,0 +1,220 @@
+"""A run: one model with its settings in one output folder. What every entry point does the same way."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from typing import Any, Dict, Iterator, Optional
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import errors
+import modeling
+import optimization
+import tokenization
+from pipeline import records
+from training import checkpoints, compat, files, hooks, parameters
+from training.model_fn import Schedule, build_model_fn
+from training.settings import MODEL, TRAINING, Settings
+
+SETTINGS_FILE = "settings.json"
+
+
+class Run:
+    """Checks everything when it is made and writes nothing; `claim_output_dir` is the first step that writes."""
+
+    def __init__(self, settings: Settings, head: Any) -> None:
+        """Reads and checks config, vocabulary, earlier settings and checkpoints.
+
+        Args:
+          settings: checked settings.
+          head: see `training.heads`.
+
+        Raises:
+          errors.UserError: something does not exist or does not fit.
+        """
+        self.settings = settings
+        self.head = head
+        self.config = modeling.BertConfig.from_json_file(settings.bert_config_file)
+        self.tokenizer = load_tokenizer(settings, self.config)
+        modeling.check_sequence_length(settings.max_seq_length, self.config)
+        self.seed = self._check_earlier_settings()
+        if settings.adapter:
+            settings.adapter.check_fits(self.config.num_hidden_layers)
+        self.shapes = parameters.model_shapes(self.config, head, settings.adapter)
+        self.trained = optimization.trainable_names(
+            list(self.shapes), settings.tuning_mode, self.config.num_hidden_layers, settings.tune_top_layers
+        )
+        self._init = self._find_initial_values()
+
+    def _check_earlier_settings(self) -> int:
+        """Compares with the run that the output folder holds, if any; returns the seed to use."""
+        path = os.path.join(self.settings.output_dir, SETTINGS_FILE)
+        seed = self.settings.seed
+        drawn = random.SystemRandom().randrange(2**31) if seed is None else seed
+        if not tf.gfile.Exists(path):
+            return drawn
+        try:
+            with tf.gfile.GFile(path, "r") as reader:
+                earlier = json.loads(reader.read())
+        except ValueError as error:
+            raise errors.UserError(f"{path} is damaged ({error}): use another --output_dir.") from None
+        now = self.settings.identity((MODEL, TRAINING) if self.settings.do_train else (MODEL,))
+        if seed is None:
+            now.pop("seed", None)
+        differing = [
+            f"--{name} was {earlier.get(name)}, is {value}" for name, value in now.items() if earlier.get(name) != value
+        ]
+        if differing:
+            raise errors.UserError(
+                "The output folder {} holds a run with other settings: {}. Use another --output_dir, or the same "
+                "settings.".format(self.settings.output_dir, "; ".join(differing))
+            )
+        return earlier.get("seed", drawn) if seed is None else seed
+
+    def _find_initial_values(self) -> Optional[checkpoints.Source]:
+        source = checkpoints.latest_of_run(self.shapes, self.settings.output_dir)
+        if source:
+            tf.logging.info("Continuing from %s (step %d)", source.prefix, source.step)
+            return source
+        if self.settings.init_checkpoint:
+            tokenization.validate_case_matches_checkpoint(self.settings.do_lower_case, self.settings.init_checkpoint)
+            source = checkpoints.choose_source(self.shapes, self.settings.init_checkpoint, self.settings.do_train)
+            tf.logging.info(
+                "Initial values: %d variables from %s, %d fresh",
+                len(source.names),
+                source.prefix,
+                len(source.fresh),
+            )
+            return source
+        if not self.settings.do_train:
+            raise errors.UserError(
+                f"There is nothing to evaluate: {self.settings.output_dir} holds no checkpoint, and no "
+                "--init_checkpoint is given."
+            )
+        tf.logging.warning("No --init_checkpoint: BERT itself starts from random weights.")
+        return None
+
+    def claim_output_dir(self) -> None:
+        """Makes the output folder and, before training, records whose run it holds."""
+        files.make_folder(self.settings.output_dir)
+        if self.settings.do_train:
+            values = dict(self.settings.identity((MODEL, TRAINING)), seed=self.seed)
+            text = json.dumps(values, indent=2, sort_keys=True) + "\n"
+            files.write_text(os.path.join(self.settings.output_dir, SETTINGS_FILE), text)
+
+    def schedule(self, num_examples: int) -> Schedule:
+        """Steps and learning rate for a training split of this size."""
+        settings = self.settings
+        steps = int(num_examples / settings.train_batch_size * settings.num_train_epochs)
+        if steps < 1:
+            raise errors.UserError(
+                f"{num_examples} examples in batches of {settings.train_batch_size} for {settings.num_train_epochs} "
+                "epochs make less than one step: lower --train_batch_size or raise --num_train_epochs."
+            )
+        return Schedule(settings.learning_rate, steps, int(steps * settings.warmup_proportion))
+
+    def train(self, record_file: str, schedule: Schedule) -> None:
+        """Trains to the last step of the schedule, from the newest checkpoint if there is one."""
+        settings = self.settings
+        for line in parameters.parameter_table(self.shapes, self.trained):
+            tf.logging.info(line)
+        start = self._init.step if self._continues() else 0
+        tf.logging.info(
+            "***** Training: steps %d to %d, batch size %d, seed %d *****",
+            start,
+            schedule.num_train_steps,
+            settings.train_batch_size,
+            self.seed,
+        )
+        input_fn = records.file_based_input_fn_builder(
+            record_file,
+            settings.max_seq_length,
+            is_training=True,
+            drop_remainder=True,
+            seed=self.seed,
+            skip_examples=start * settings.train_batch_size,
+        )
+        self._estimator(schedule).train(input_fn=input_fn, max_steps=schedule.num_train_steps)
+
+    def predict(self, record_file: str, batch_size: int) -> Iterator[Dict[str, np.ndarray]]:
+        """Yields the head's predictions for every record in the file's order, fillers left out."""
+        input_fn = records.file_based_input_fn_builder(
+            record_file, self.settings.max_seq_length, is_training=False, drop_remainder=self.settings.use_tpu
+        )
+        for row in self._estimator(predict_batch_size=batch_size).predict(
+            input_fn=input_fn, yield_single_examples=True
+        ):
+            if row["is_real_example"]:
+                yield row
+
+    def step(self) -> int:
+        """The training step of the weights that `predict` uses."""
+        prefix = tf.train.latest_checkpoint(self.settings.output_dir)
+        return checkpoints.read_step(prefix) if prefix else self._init.step
+
+    def _continues(self) -> bool:
+        """Whether the estimator finds a checkpoint in its own folder and needs no initial values."""
+        return tf.train.latest_checkpoint(self.settings.output_dir) is not None
+
+    def _estimator(self, schedule: Optional[Schedule] = None, predict_batch_size: int = 8) -> compat.TPUEstimator:
+        settings = self.settings
+        init = None if self._continues() else self._init
+        model_fn = build_model_fn(
+            self.config,
+            self.head,
+            settings.adapter,
+            init_checkpoint=init.prefix if init else None,
+            init_names=init.names if init else None,
+            schedule=schedule,
+            tuning_mode=settings.tuning_mode,
+            top_layers=settings.tune_top_layers,
+            use_tpu=settings.use_tpu,
+            use_one_hot_embeddings=settings.use_tpu,
+            training_hooks=lambda loss: [hooks.ProgressHook(loss, schedule.num_train_steps, settings.train_batch_size)],
+        )
+        return make_estimator(model_fn, settings, self.seed, predict_batch_size)
+
+
+def load_tokenizer(settings: Settings, config: modeling.BertConfig) -> Any:
+    """The tokenizer of the settings, checked against the model's vocabulary size and its case."""
+    tokenizer = tokenization.create_tokenizer(settings.vocab_file, settings.spm_model_file, settings.do_lower_case)
+    source = settings.vocab_file or settings.spm_model_file
+    if len(tokenizer.vocab) != config.vocab_size:
+        raise errors.UserError(
+            f"The vocabulary {source} has {len(tokenizer.vocab)} entries, but {settings.bert_config_file} says "
+            f"vocab_size {config.vocab_size}: they belong to different models (where a table was padded on purpose, "
+            "append lines [unused…] to the vocabulary)."
+        )
+    if settings.vocab_file:
+        tokenization.check_case_matches_vocabulary(settings.do_lower_case, tokenizer.vocab)
+    return tokenizer
+
+
+def make_estimator(model_fn: Any, settings: Settings, seed: int, predict_batch_size: int) -> compat.TPUEstimator:
+    """The one estimator factory; it is a TPUEstimator on CPUs and GPUs too."""
+    cluster = None
+    if settings.use_tpu and settings.tpu_name:
+        cluster = compat.tpu_cluster(settings.tpu_name, settings.tpu_zone, settings.gcp_project)
+    config = compat.RunConfig(
+        cluster=cluster,
+        master=settings.master,
+        model_dir=settings.output_dir,
+        tf_random_seed=seed,
+        save_checkpoints_steps=settings.save_checkpoints_steps,
+        tpu_config=compat.TPUConfig(
+            iterations_per_loop=settings.iterations_per_loop,
+            num_shards=settings.num_tpu_cores,
+            per_host_input_for_training=compat.InputPipelineConfig.PER_HOST_V2,
+        ),
+    )
+    return compat.TPUEstimator(
+        use_tpu=settings.use_tpu,
+        model_fn=model_fn,
+        config=config,
+        train_batch_size=settings.train_batch_size,
+        eval_batch_size=settings.eval_batch_size,
+        predict_batch_size=predict_batch_size,
+    )

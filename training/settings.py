@@ -1,0 +1,215 @@
+"""The settings of a run: one frozen dataclass is the source of flags, defaults, help texts and checks.
+
+A field is a flag. Its scope says when another value means another run: `model` (also for evaluating what an output
+folder holds), `training` (for continuing a training), or None.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from typing import Any, Dict, Optional, Tuple, Type, TypeVar
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import errors
+import optimization
+from adapter_layers import ACTIVATIONS, PAPER_INIT_SCALE, PAPER_SIZE, AdapterConfig, get_activation
+
+MODEL = "model"
+TRAINING = "training"
+
+
+def setting(default: Any, help_text: str, scope: Optional[str] = None, kind: str = "value") -> Any:
+    """A field that is also a flag.
+
+    Args:
+      default: of the flag.
+      help_text: what `--help` says; the default is added by absl.
+      scope: when another value means another run, see the module's text.
+      kind: `value`; `path`, compared as an absolute path; or `file`, compared by its contents.
+    """
+    metadata = {"help": help_text, "scope": scope, "kind": kind}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What every entry point takes: the flags of the original scripts, then ours."""
+
+    data_dir: Optional[str] = setting(
+        None, "Folder with the task's files (.tsv) as its download has them.", TRAINING, "path"
+    )
+    bert_config_file: Optional[str] = setting(
+        None, "JSON file with the architecture of the pre-trained BERT.", MODEL, "file"
+    )
+    task_name: Optional[str] = setting(None, "Name of the task, in any case.", MODEL)
+    vocab_file: Optional[str] = setting(None, "WordPiece vocabulary of the pre-trained BERT.", MODEL, "file")
+    output_dir: Optional[str] = setting(None, "Folder for checkpoints and results; made if it does not exist.")
+    init_checkpoint: Optional[str] = setting(
+        None,
+        "Where the weights come from: a BERT checkpoint, one of an earlier run or of Google's adapter-bert. "
+        "Not read where the output folder holds a checkpoint already.",
+        TRAINING,
+        "path",
+    )
+    do_lower_case: bool = setting(True, "Lower-case the input: true for uncased models, false for cased ones.", MODEL)
+    max_seq_length: int = setting(
+        128, "Tokens of a sequence with its special tokens: longer ones are cut, shorter ones padded.", MODEL
+    )
+    do_train: bool = setting(False, "Train.")
+    do_eval: bool = setting(False, "Score the dev split.")
+    do_predict: bool = setting(False, "Write the test split's class probabilities.")
+    train_batch_size: int = setting(32, "Examples in a training step.", TRAINING)
+    eval_batch_size: int = setting(8, "Examples in a batch of evaluation; does not change scores.")
+    predict_batch_size: int = setting(8, "Examples in a batch of prediction; does not change predictions.")
+    learning_rate: float = setting(
+        5e-5, "Peak learning rate of Adam. Adapters want more than full fine-tuning: 3e-4 to 3e-3.", TRAINING
+    )
+    num_train_epochs: float = setting(3.0, "Passes over the training split.", TRAINING)
+    warmup_proportion: float = setting(
+        0.1, "Share of the steps, 0 to 1, over which the learning rate rises linearly from 0.", TRAINING
+    )
+    save_checkpoints_steps: int = setting(1000, "Steps between two checkpoints; the newest five are kept.")
+    iterations_per_loop: int = setting(1000, "Steps in one call of the TPU.")
+    use_tpu: bool = setting(False, "Run on a TPU (TensorFlow up to 2.15), or on CPU or GPU.")
+    tpu_name: Optional[str] = setting(None, "Name or grpc:// address of the Cloud TPU; needed with --use_tpu.")
+    tpu_zone: Optional[str] = setting(None, "Zone of the Cloud TPU; found out if not given.")
+    gcp_project: Optional[str] = setting(None, "Project of the Cloud TPU; found out if not given.")
+    master: Optional[str] = setting(None, "TensorFlow master's address.")
+    num_tpu_cores: int = setting(8, "TPU cores in all; with --use_tpu only.")
+    # Ours.
+    spm_model_file: Optional[str] = setting(
+        None, "SentencePiece model, in place of --vocab_file, for BERTs trained on one.", MODEL, "file"
+    )
+    tuning_mode: str = setting(
+        "adapter",
+        "What trains: adapter (adapters, LayerNorms, head), full (everything, no adapters), top_layers "
+        "(--tune_top_layers, pooler, head), layer_norm (LayerNorms, head) or head.",
+        MODEL,
+    )
+    tune_top_layers: Optional[int] = setting(
+        None,
+        "With --tuning_mode=top_layers: encoder layers to train, from the top; all of them means everything.",
+        MODEL,
+    )
+    adapter_size: int = setting(PAPER_SIZE, "Units of an adapter's bottleneck.", MODEL)
+    adapter_init_scale: float = setting(
+        PAPER_INIT_SCALE,
+        "Standard deviation of the adapters' initial weights, truncated at two; Google's released code has 1e-3.",
+        TRAINING,
+    )
+    adapter_activation: str = setting(
+        "gelu", "Non-linearity of the adapters: {}.".format(", ".join(sorted(ACTIVATIONS))), MODEL
+    )
+    adapter_layers: str = setting(
+        "all",
+        "Encoder layers with adapters, counted from 0 at the bottom: all, or e.g. 0-5 or 9,10,11.",
+        MODEL,
+    )
+    adapter_placement: str = setting("both", "Sub-layers with adapters: attention, feedforward or both.", MODEL)
+    seed: Optional[int] = setting(
+        None,
+        "Seed of data order, dropout, fresh adapters and head. Drawn, logged and kept with the run if not given.",
+        TRAINING,
+    )
+
+    @property
+    def adapter(self) -> Optional[AdapterConfig]:
+        """The adapters that the model carries; None in every mode but `adapter`."""
+        if self.tuning_mode != "adapter":
+            return None
+        return AdapterConfig(
+            size=self.adapter_size,
+            activation=self.adapter_activation,
+            init_scale=self.adapter_init_scale,
+            layers=parse_layers(self.adapter_layers),
+            placement=self.adapter_placement,
+        )
+
+    def check(self) -> None:
+        """Raises `errors.UserError` for what is wrong by itself, without looking at a file."""
+        if not (self.do_train or self.do_eval or self.do_predict):
+            raise errors.UserError("Nothing to do: give at least one of --do_train, --do_eval, --do_predict.")
+        optimization.check_mode(self.tuning_mode, self.tune_top_layers)
+        get_activation(self.adapter_activation)
+        self.adapter  # noqa: B018  (its constructor checks the values)
+        for name in (
+            "train_batch_size",
+            "eval_batch_size",
+            "predict_batch_size",
+            "save_checkpoints_steps",
+            "iterations_per_loop",
+            "num_tpu_cores",
+        ):
+            self._check_range(name, 1)
+        self._check_range("max_seq_length", 3)
+        self._check_range("learning_rate", 0)
+        self._check_range("num_train_epochs", 0)
+        self._check_range("warmup_proportion", 0, 1)
+        if self.use_tpu and not (self.tpu_name or self.master):
+            raise errors.UserError("--use_tpu=true needs --tpu_name, the TPU's name or grpc:// address.")
+
+    def _check_range(self, name: str, least: float, most: float = float("inf")) -> None:
+        value = getattr(self, name)
+        if not least <= value <= most:
+            limits = f"{least} or more" if most == float("inf") else f"from {least} to {most}"
+            raise errors.UserError(f"--{name} must be {limits}, found {value}.")
+
+    def identity(self, scopes: Tuple[str, ...]) -> Dict[str, Any]:
+        """The values by which two runs are told apart, as JSON can hold them."""
+        return {
+            field.name: _identity_value(getattr(self, field.name), field.metadata["kind"])
+            for field in dataclasses.fields(self)
+            if field.metadata["scope"] in scopes
+        }
+
+
+def _identity_value(value: Any, kind: str) -> Any:
+    if value is None or kind == "value":
+        return value
+    if kind == "file":
+        with tf.gfile.GFile(value, "rb") as reader:
+            return "sha256:" + hashlib.sha256(reader.read()).hexdigest()[:16]
+    return value if "://" in value else os.path.realpath(value)
+
+
+def parse_layers(text: str) -> Optional[Tuple[int, ...]]:
+    """Reads a list of layers: `all` (None), numbers and ranges with commas between them, e.g. `0-2,5`."""
+    if text.strip().lower() == "all":
+        return None
+    layers = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise errors.UserError(
+                f"--adapter_layers takes 'all' or numbers and ranges such as 0-5 or 9,10,11; found '{text}'."
+            )
+        layers.extend(range(int(first), int(last if dash else first) + 1))
+    return tuple(layers)
+
+
+_DEFINE = {
+    "str": flags.DEFINE_string,
+    "int": flags.DEFINE_integer,
+    "float": flags.DEFINE_float,
+    "bool": flags.DEFINE_bool,
+}
+
+SettingsClass = TypeVar("SettingsClass", bound=Settings)
+
+
+def define_flags(settings_class: Type[Settings]) -> None:
+    """Defines a flag for every field."""
+    for field in dataclasses.fields(settings_class):
+        kind = field.type.replace("Optional[", "").rstrip("]")
+        _DEFINE[kind](field.name, field.default, field.metadata["help"])
+
+
+def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) -> SettingsClass:
+    """The settings that parsed flags give, checked."""
+    settings = settings_class(**{field.name: values[field.name].value for field in dataclasses.fields(settings_class)})
+    settings.check()
+    return settings
