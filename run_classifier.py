@@ -128,8 +128,7 @@ def write_features(run: Run, task: tasks.Task, examples: Sequence[InputExample],
 
 def train(run: Run, task: tasks.Task, examples: Sequence[InputExample]) -> None:
     """Trains on the examples."""
-    schedule = run.schedule(len(examples))
-    run.train(write_features(run, task, examples, "train", run.settings.train_batch_size), schedule)
+    run.train(write_features(run, task, examples, "train", run.settings.train_batch_size))
 
 
 def evaluate(run: Run, task: tasks.Task, examples: Sequence[InputExample]) -> Dict[str, float]:
@@ -143,12 +142,11 @@ def evaluate(run: Run, task: tasks.Task, examples: Sequence[InputExample]) -> Di
     results = {"eval_" + name: value for name, value in scoring.score(names, labels, classes).items()}
     # `loss` stands beside `eval_loss` in the original's file.
     results.update(eval_loss=loss, loss=loss, global_step=run.step())
-    majority = scoring.majority_class_score(task.metrics[:1], labels)[task.metrics[0]]
+    results["majority_accuracy"] = scoring.majority_class_score(("accuracy",), labels)["accuracy"]
     tf.logging.info("***** Eval results *****")
     lines = [f"{key} = {results[key]}" for key in sorted(results)]
     for line in lines:
         tf.logging.info("  %s", line)
-    tf.logging.info("  (the majority class alone: %s = %s)", task.metrics[0], majority)
     files.write_text(os.path.join(run.settings.output_dir, "eval_results.txt"), "\n".join(lines) + "\n")
     return results
 
@@ -171,14 +169,12 @@ def read_splits(settings: ClassifierSettings, task: tasks.Task) -> Dict[str, Lis
     return {name: list(tasks.read_examples(task, settings.data_dir, name)) for name, asked in wanted.items() if asked}
 
 
-@errors.exits_on_user_error
-def main(_: Sequence[str]) -> None:
-    """Flags -> settings -> everything that is asked for; nothing is written before all of it is checked."""
-    logs.show_progress()
-    settings = settings_lib.from_flags(ClassifierSettings, FLAGS)
+def run_task(settings: ClassifierSettings) -> None:
+    """Does everything that is asked for; nothing is written before all of it is checked."""
+    settings.check()
     task = tasks.get(settings.task_name)
     examples = read_splits(settings, task)
-    run = Run(settings, ClassificationHead(len(task.labels)))
+    run = Run(settings, ClassificationHead(len(task.labels)), len(examples.get("train", ())))
     run.claim_output_dir()
     if settings.do_train:
         train(run, task, examples["train"])
@@ -186,6 +182,13 @@ def main(_: Sequence[str]) -> None:
         evaluate(run, task, examples["dev"])
     if settings.do_predict:
         predict(run, task, examples["test"])
+
+
+@errors.exits_on_user_error
+def main(_: Sequence[str]) -> None:
+    """Flags -> settings -> run."""
+    logs.show_progress()
+    run_task(settings_lib.from_flags(ClassifierSettings, FLAGS))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python scripts/compare_tokenizers.py --data_dir=DATA --vocab_file=vocab.txt --spm_model_file=spiece.model
 
-DATA holds `glue_data/*/*.tsv`, `squad/*.json` and `text/`; what is absent is left out. `--vocab_file` compares
-WordPiece with `BertTokenizer`, slow and fast, with and without lower-casing; `--spm_model_file` compares
-SentencePiece with the slow `AlbertTokenizer`. Needs transformers and sentencepiece.
+DATA holds `glue_data/*/*.tsv`, `squad/*.json` and `text/`; what is absent is left out. `--vocab_file` is for
+WordPiece against `BertTokenizer`, slow and fast, with and without lower-casing; `--spm_model_file` is for
+SentencePiece against the slow `AlbertTokenizer`. Needs transformers and sentencepiece.
 
 Ours follows Google's BERT. Hugging Face departs from it in a few rules (`ADAPTATIONS`). A text whose ids
 differ is put down to such a rule only if our tokenizer, given that rule, yields the other side's ids exactly;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import pickle
+import subprocess
 import sys
 
 import pytest
@@ -18,7 +19,7 @@ SHARED_VOCAB = os.path.join(SHARED, "weights", "e5-small", "vocab.txt")
 SHARED_SPM = os.path.join(SHARED_DATA, "sentencepiece", "albert_spiece.model")
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-PIECES = ["want", "##want", "##ed", "wa", "un", "runn", "##ing", ",", "low", "lowest", "résumé", "resume", "日"]
+PIECES = ["want", "##want", "##ed", "wa", "un", "runn", "##ing", ",", "low", "lowest", "résumé", "resume"]
 
 
 def write(path, content):
@@ -57,7 +58,7 @@ def test_an_uncased_release_wants_lower_casing(folder):
     tokenization.validate_case_matches_checkpoint(True, checkpoint)
     message = message_of(tokenization.validate_case_matches_checkpoint, False, checkpoint)
     assert folder in message
-    assert "set --do_lower_case=True" in message
+    assert "--do_lower_case=False was given: set --do_lower_case=True" in message
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,7 @@ def test_a_cased_release_wants_no_lower_casing(folder):
         "bert_model.ckpt",
         "/data/my_bert/bert_model.ckpt",
         "/data/cased_vs_uncased/model.ckpt-100",
+        "/data/uncased_vs_cased/model.ckpt-100",
         "/runs/cased_L-12_H-768_A-12/mine/model.ckpt-100",
         "uncased_L-12_H-768_A-12",
     ],
@@ -200,6 +202,7 @@ def test_an_unknown_token_or_id_is_named():
         ("a$b^c`d\u2014e\u00bff", ["a", "$", "b", "^", "c", "`", "d", "\u2014", "e", "\u00bf", "f"]),
         ("\u20ac5 \U0001f600x", ["\u20ac5", "\U0001f600x"]),
         ("\u039f\u0394\u039f\u03a3 \u0130", ["\u03bf\u03b4\u03bf\u03c2", "i"]),
+        ("\ufb01x\u00b2 \u0915\u093f", ["\ufb01x\u00b2", "\u0915\u093f"]),
         ("\ue000x", ["\ue000x"]),
         ("[CLS]", ["[", "cls", "]"]),
         (b"H\xc3\xa9", ["he"]),
@@ -243,9 +246,9 @@ def test_forgetting_remembered_words_changes_no_result(monkeypatch):
 def test_the_full_tokenizer_goes_from_text_to_ids_and_back(vocab_file):
     tokenizer = tokenization.FullTokenizer(vocab_file)
     tokens = tokenizer.tokenize("UNwanted,running R\u00e9sum\u00e9 \u65e5\u672c")
-    assert tokens == ["un", "##want", "##ed", ",", "runn", "##ing", "resume", "\u65e5", "[UNK]"]
+    assert tokens == ["un", "##want", "##ed", ",", "runn", "##ing", "resume", "[UNK]", "[UNK]"]
     ids = tokenizer.convert_tokens_to_ids(tokens)
-    assert ids == [9, 6, 7, 12, 10, 11, 16, 17, 1]
+    assert ids == [9, 6, 7, 12, 10, 11, 16, 1, 1]
     assert tokenizer.convert_ids_to_tokens(ids) == tokens
     assert tokenizer.vocab["[CLS]"] == 2
     assert tokenizer.inv_vocab[2] == "[CLS]"
@@ -268,20 +271,32 @@ def test_a_tokenizer_can_be_sent_to_another_process(vocab_file):
 
 
 def train_sentencepiece(folder, symbols):
-    sentencepiece = pytest.importorskip("sentencepiece")
-    sentences = ["the quick brown fox jumps over the lazy dog", 'he said "no" 19 times , 8 , 9', "the end is near"]
-    corpus = write(folder / "corpus.txt", "\n".join(sentences * 20))
+    """Trains a tiny model; in a process of its own, since beside TensorFlow 1.15 the trainer crashes."""
+    pytest.importorskip("sentencepiece")
+    sentences = ["the quick brown fox jumps over the lazy dog", 'he said "no" 1928 times , 8 , 9']
     prefix = str(folder / "tiny")
-    sentencepiece.SentencePieceTrainer.Train(
-        input=corpus, model_prefix=prefix, vocab_size=60, user_defined_symbols=symbols, hard_vocab_limit=False,
-        character_coverage=1.0, bos_id=-1, eos_id=-1, pad_id=0, unk_id=1, num_threads=1, minloglevel=2,
-    )  # fmt: skip
+    options = {
+        "input": write(folder / "corpus.txt", "\n".join(sentences * 20)),
+        "model_prefix": prefix,
+        "vocab_size": 60,
+        "hard_vocab_limit": False,
+        "character_coverage": 1.0,
+        "user_defined_symbols": symbols,
+        "pad_id": 0,
+        "unk_id": 1,
+        "bos_id": -1,
+        "eos_id": -1,
+        "num_threads": 1,
+        "minloglevel": 2,
+    }
+    program = f"import sentencepiece; sentencepiece.SentencePieceTrainer.Train(**{options!r})"
+    subprocess.run([sys.executable, "-c", program], check=True)
     return prefix + ".model"
 
 
 @pytest.fixture(scope="module")
 def spm_model_file(tmp_path_factory):
-    return train_sentencepiece(tmp_path_factory.mktemp("spm"), ["[CLS]", "[SEP]", "9,"])
+    return train_sentencepiece(tmp_path_factory.mktemp("spm"), ["[CLS]", "[SEP]", "9,", "8,", "\u25818"])
 
 
 def test_sentencepiece_goes_from_text_to_ids_and_back(spm_model_file):
@@ -303,6 +318,7 @@ def test_sentencepiece_goes_from_text_to_ids_and_back(spm_model_file):
         ("``no''", '"no"'),
         ("th\u00e9 fo\u0301x", "the fox"),
         ("\uff34\uff28\uff25 \ufb01x", "the fix"),
+        ("the\uff9e fox", "the fox"),
         ("the\ud83d fox", "the fox"),
         (b"the fox", "the fox"),
         ("The FOX", "the fox"),
@@ -327,12 +343,19 @@ def test_what_sentencepiece_cannot_express_is_the_unknown_token(spm_model_file):
     assert tokenizer.convert_tokens_to_ids(tokens).count(1) == 1
 
 
-def test_a_comma_is_split_off_a_number(spm_model_file):
+@pytest.mark.parametrize(
+    ("text", "last_tokens"),
+    [
+        ("x9,9", ["9", ",", "9"]),  # the model's piece for `9,` is re-read as a word start and `9`
+        ("x8,9", ["8", ",", "9"]),  # the one for `8,` as a single piece that includes the word start
+    ],
+)
+def test_a_comma_is_split_off_a_number(spm_model_file, text, last_tokens):
     tokenizer = tokenization.SentencePieceTokenizer(spm_model_file)
-    assert "9," in tokenizer.vocab
-    tokens = tokenizer.tokenize("9,9")
-    assert "".join(tokens) == "\u25819,9"
-    assert tokens[-2:] == [",", "9"]
+    assert text[1:3] in tokenizer.vocab
+    tokens = tokenizer.tokenize(text)
+    assert tokens[-3:] == last_tokens
+    assert "".join(tokens) == "\u2581" + text
 
 
 def test_a_sentencepiece_tokenizer_can_be_sent_to_another_process(spm_model_file):
@@ -355,7 +378,8 @@ def test_an_unreadable_or_foreign_sentencepiece_model_is_named(tmp_path, vocab_f
     empty = write(tmp_path / "empty.model", b"")
     assert f"{empty} is empty" in message_of(tokenization.SentencePieceTokenizer, empty)
     for foreign in (vocab_file, write(tmp_path / "noise.model", bytes(range(256)))):
-        assert f"{foreign} is not a SentencePiece model" in message_of(tokenization.SentencePieceTokenizer, foreign)
+        message = message_of(tokenization.SentencePieceTokenizer, foreign)
+        assert f"{foreign} is not a SentencePiece model" in message
 
 
 # ------------------------------------------------------------------------------------------ the choice
@@ -413,7 +437,7 @@ SAME_FOR_BOTH = [
     "nb\xa0space en\u2002space ideographic\u3000space line\u2028sep para\u2029sep ogham\u1680x",
     "$1,234.56 #tag @user a_b c^d e`f `` '' ~x~ <br> {a} \u201cquoted\u201d \u2014 \u2026",
     "\u00bfqu\u00e9? \u20ac5 \u00a35 \u00b0C x\u00b2 \u2122 \u00bd \u2460 \uff21\uff22 \ufb01",
-    "long " + "a" * 100 + " " + "ab" * 150 + " end",
+    "long " + "a" * 100 + " " + "ab" * 101 + " end",
     "Ελληνικά Русский العربية हिन्दी ไทย עברית",
     "http://t.co/abc?x=1&y=2 it's don't 9,9 1,000, (9,) 50% A.B.C.",
 ]
@@ -438,7 +462,8 @@ def comparing():
 @pytest.fixture(scope="module")
 def character_vocab_file(tmp_path_factory):
     """A vocabulary of single characters, so that the ids show every character that got through."""
-    characters = sorted({char for text in SAME_FOR_BOTH for char in text + text.lower() if not char.isspace()})
+    texts = "".join(SAME_FOR_BOTH + list(KINDS_OF_DIFFERENCE))
+    characters = sorted(char for char in set(texts + texts.lower()) if not char.isspace())
     pieces = [prefix + char for prefix in ("", "##") for char in characters]
     return write(tmp_path_factory.mktemp("vocab") / "vocab.txt", "\n".join(SPECIALS + pieces))
 
@@ -449,8 +474,7 @@ def test_tricky_texts_have_the_ids_of_hugging_face(comparing, character_vocab_fi
     for text in SAME_FOR_BOTH:
         for comparison in (slow_stages, slow, fast):
             kind = comparing.kind_of(comparison, text)
-            # Over 100 characters the other side gives up; the text with such a word is there to show just that.
-            assert kind in (("", comparing.SHORT_WORDS) if "ab" * 60 in text else ("",)), (comparison.name, text)
+            assert kind == "", (comparison.name, text)
 
 
 def test_where_hugging_face_has_other_rules_they_are_known(comparing, character_vocab_file):
@@ -458,8 +482,7 @@ def test_where_hugging_face_has_other_rules_they_are_known(comparing, character_
     for text, kind in KINDS_OF_DIFFERENCE.items():
         assert comparing.kind_of(slow, text).startswith(kind)
     cased = comparing.wordpiece_comparisons(character_vocab_file, False)[1]
-    for text in ("e\u0301", "\uf900"):
-        assert "NFC" in comparing.kind_of(cased, text)
+    assert "NFC" in comparing.kind_of(cased, "e\u0301")
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])

@@ -87,6 +87,15 @@ TPUConfig = _import_estimator("tpu.tpu_config").TPUConfig
 InputPipelineConfig = _import_estimator("tpu.tpu_config").InputPipelineConfig
 
 
+def session_config() -> tf.ConfigProto:
+    """How graphs run: the same command gives the same bits on the same machine.
+
+    With several operations at a time TensorFlow adds three or more tensors in the order in which their memory happens
+    to become free, and sums of floats depend on their order. One at a time (each on all cores) has one order.
+    """
+    return tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=1)
+
+
 def tpu_cluster(tpu_name: str, tpu_zone: Optional[str], gcp_project: Optional[str]) -> Any:
     """Finds a Cloud TPU by name or `grpc://` address.
 

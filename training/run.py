@@ -25,12 +25,13 @@ SETTINGS_FILE = "settings.json"
 class Run:
     """Checks everything when it is made and writes nothing; `claim_output_dir` is the first step that writes."""
 
-    def __init__(self, settings: Settings, head: Any) -> None:
+    def __init__(self, settings: Settings, head: Any, num_train_examples: int = 0) -> None:
         """Reads and checks config, vocabulary, earlier settings and checkpoints.
 
         Args:
           settings: checked settings.
           head: see `training.heads`.
+          num_train_examples: size of the training split; only needed for training.
 
         Raises:
           errors.UserError: something does not exist or does not fit.
@@ -48,6 +49,10 @@ class Run:
             list(self.shapes), settings.tuning_mode, self.config.num_hidden_layers, settings.tune_top_layers
         )
         self._init = self._find_initial_values()
+        self._schedule = self._make_schedule(num_train_examples) if settings.do_train else None
+        self._cluster = None
+        if settings.use_tpu and settings.tpu_name:
+            self._cluster = compat.tpu_cluster(settings.tpu_name, settings.tpu_zone, settings.gcp_project)
 
     def _check_earlier_settings(self) -> int:
         """Compares with the run that the output folder holds, if any; returns the seed to use."""
@@ -105,7 +110,7 @@ class Run:
             text = json.dumps(values, indent=2, sort_keys=True) + "\n"
             files.write_text(os.path.join(self.settings.output_dir, SETTINGS_FILE), text)
 
-    def schedule(self, num_examples: int) -> Schedule:
+    def _make_schedule(self, num_examples: int) -> Schedule:
         """Steps and learning rate for a training split of this size."""
         settings = self.settings
         steps = int(num_examples / settings.train_batch_size * settings.num_train_epochs)
@@ -116,9 +121,9 @@ class Run:
             )
         return Schedule(settings.learning_rate, steps, int(steps * settings.warmup_proportion))
 
-    def train(self, record_file: str, schedule: Schedule) -> None:
+    def train(self, record_file: str) -> None:
         """Trains to the last step of the schedule, from the newest checkpoint if there is one."""
-        settings = self.settings
+        settings, schedule = self.settings, self._schedule
         for line in parameters.parameter_table(self.shapes, self.trained):
             tf.logging.info(line)
         start = self._init.step if self._continues() else 0
@@ -137,7 +142,7 @@ class Run:
             seed=self.seed,
             skip_examples=start * settings.train_batch_size,
         )
-        self._estimator(schedule).train(input_fn=input_fn, max_steps=schedule.num_train_steps)
+        self._estimator().train(input_fn=input_fn, max_steps=schedule.num_train_steps)
 
     def predict(self, record_file: str, batch_size: int) -> Iterator[Dict[str, np.ndarray]]:
         """Yields the head's predictions for every record in the file's order, fillers left out."""
@@ -159,8 +164,8 @@ class Run:
         """Whether the estimator finds a checkpoint in its own folder and needs no initial values."""
         return tf.train.latest_checkpoint(self.settings.output_dir) is not None
 
-    def _estimator(self, schedule: Optional[Schedule] = None, predict_batch_size: int = 8) -> compat.TPUEstimator:
-        settings = self.settings
+    def _estimator(self, predict_batch_size: int = 8) -> compat.TPUEstimator:
+        settings, schedule = self.settings, self._schedule
         init = None if self._continues() else self._init
         model_fn = build_model_fn(
             self.config,
@@ -175,7 +180,7 @@ class Run:
             use_one_hot_embeddings=settings.use_tpu,
             training_hooks=lambda loss: [hooks.ProgressHook(loss, schedule.num_train_steps, settings.train_batch_size)],
         )
-        return make_estimator(model_fn, settings, self.seed, predict_batch_size)
+        return make_estimator(model_fn, settings, self.seed, self._cluster, predict_batch_size)
 
 
 def load_tokenizer(settings: Settings, config: modeling.BertConfig) -> Any:
@@ -193,16 +198,16 @@ def load_tokenizer(settings: Settings, config: modeling.BertConfig) -> Any:
     return tokenizer
 
 
-def make_estimator(model_fn: Any, settings: Settings, seed: int, predict_batch_size: int) -> compat.TPUEstimator:
+def make_estimator(
+    model_fn: Any, settings: Settings, seed: int, cluster: Any, predict_batch_size: int
+) -> compat.TPUEstimator:
     """The one estimator factory; it is a TPUEstimator on CPUs and GPUs too."""
-    cluster = None
-    if settings.use_tpu and settings.tpu_name:
-        cluster = compat.tpu_cluster(settings.tpu_name, settings.tpu_zone, settings.gcp_project)
     config = compat.RunConfig(
         cluster=cluster,
         master=settings.master,
         model_dir=settings.output_dir,
         tf_random_seed=seed,
+        session_config=compat.session_config(),
         save_checkpoints_steps=settings.save_checkpoints_steps,
         tpu_config=compat.TPUConfig(
             iterations_per_loop=settings.iterations_per_loop,

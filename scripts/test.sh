@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Sets up .venv and runs the linter and the tests. Arguments go to pytest, e.g. scripts/test.sh -k tasks, or -m slow.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=$(scripts/setup_venv.sh .venv requirements-dev.txt)
+"$python" -m ruff check .
+"$python" -m pytest "$@"
