@@ -124,8 +124,9 @@ class AdapterConfig:
         if self.placement not in PLACEMENTS:
             raise errors.unknown("adapter placement", self.placement, PLACEMENTS)
         if self.layers is not None:
-            layers = tuple(self.layers)
-            if not layers or min(layers) < 0 or len(set(layers)) != len(layers):
+            layers = tuple(self.layers) if isinstance(self.layers, (list, tuple, range)) else (self.layers,)
+            whole = all(isinstance(layer, int) and not isinstance(layer, bool) for layer in layers)
+            if not layers or not whole or min(layers) < 0 or len(set(layers)) != len(layers):
                 raise errors.UserError(
                     f"The layers with adapters must be different indices from 0 on, at least one; found {list(layers)}."
                 )

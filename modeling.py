@@ -103,7 +103,7 @@ class BertConfig:
             value = getattr(self, name)
             fraction = name.endswith("_prob") or name == "initializer_range"
             is_number = isinstance(value, (int, float) if fraction else int) and not isinstance(value, bool)
-            if not is_number or value < (0 if fraction else 1) or (name.endswith("_prob") and value >= 1):
+            if not is_number or not (0 <= value < 1 if fraction else value >= 1):
                 kind = "a number from 0 to below 1" if fraction else "a whole number from 1 on"
                 raise errors.UserError(f"{where}: {name} must be {kind}, found {value!r}.")
         if self.hidden_size % self.num_attention_heads:
@@ -111,7 +111,10 @@ class BertConfig:
                 f"{where}: hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
                 f"{self.num_attention_heads}."
             )
-        get_activation(self.hidden_act)
+        try:
+            get_activation(self.hidden_act)
+        except errors.UserError as error:
+            raise errors.UserError(f"{where}: {error}") from None
 
     def to_dict(self) -> Dict[str, Any]:
         """A deep copy of the values."""
@@ -158,11 +161,11 @@ class BertModel:
         if not is_training:
             config.hidden_dropout_prob = 0.0
             config.attention_probs_dropout_prob = 0.0
-        batch_size, seq_length = get_shape_list(input_ids, expected_rank=2)
+        _check_rank(input_ids, 2)
         if input_mask is None:
-            input_mask = tf.ones([batch_size, seq_length], tf.int32)
+            input_mask = tf.ones_like(input_ids, tf.int32)
         if token_type_ids is None:
-            token_type_ids = tf.zeros([batch_size, seq_length], tf.int32)
+            token_type_ids = tf.zeros_like(input_ids, tf.int32)
 
         with tf.variable_scope(scope, default_name="bert"):
             with tf.variable_scope("embeddings"):
@@ -356,13 +359,18 @@ def _project_and_add(
 
 def get_shape_list(tensor: tf.Tensor, expected_rank: Optional[int] = None) -> List[Union[int, tf.Tensor]]:
     """The shape with numbers where they are known and scalar tensors where they are not."""
-    if expected_rank is not None and tensor.shape.ndims != expected_rank:
-        raise ValueError(
-            f"{tensor.name} has rank {tensor.shape.ndims} (shape {tensor.shape}); expected rank {expected_rank}."
-        )
+    if expected_rank is not None:
+        _check_rank(tensor, expected_rank)
     static = tensor.shape.as_list()
     dynamic = tf.shape(tensor) if None in static else None
     return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
+
+
+def _check_rank(tensor: tf.Tensor, expected: int) -> None:
+    if tensor.shape.ndims != expected:
+        raise ValueError(
+            f"{tensor.name} has rank {tensor.shape.ndims} (shape {tensor.shape}); expected rank {expected}."
+        )
 
 
 def get_assignment_map_from_checkpoint(

@@ -9,7 +9,8 @@ import tensorflow.compat.v1 as tf
 
 import errors
 
-ADAPTER = re.compile(r"(^|/)adapters/")
+# An optimizer's slot of an adapter (…/adapters/weights1/adam_m) is none itself.
+ADAPTER = re.compile(r"(^|/)adapters/(?!.*/adam_[mv]$)")
 LAYER_NORM = re.compile(r"(^|/)LayerNorm(_\d+)?/(beta|gamma)$")
 # Whole names: frozen weights have "output" in theirs too, e.g. attention/output/dense/kernel.
 HEAD = re.compile(r"(^|/)output_(weights|bias)$")
@@ -149,8 +150,10 @@ def create_optimizer(
     tvars = trainable_variables(tuning_mode, top_layers)
     grads, _ = tf.clip_by_global_norm(tf.gradients(loss, tvars), clip_norm=1.0)
     train_op = optimizer.apply_gradients(zip(grads, tvars), global_step=global_step)
-    # The optimizer does not count steps itself (see its apply_gradients).
-    return tf.group(train_op, global_step.assign(global_step + 1))
+    # The optimizer does not count steps itself (see its apply_gradients). The count comes last: beside the update,
+    # the learning rate would read the old or the new step, as it happens.
+    with tf.control_dependencies([train_op]):
+        return tf.group(global_step.assign_add(1))
 
 
 class AdamWeightDecayOptimizer(tf.train.Optimizer):

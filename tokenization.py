@@ -230,9 +230,7 @@ class WordpieceTokenizer:
       max_input_chars_per_word: a longer word becomes `unk_token` untried.
     """
 
-    def __init__(
-        self, vocab: Mapping[str, int], unk_token: str = "[UNK]", max_input_chars_per_word: int = 200
-    ) -> None:
+    def __init__(self, vocab: Mapping[str, int], unk_token: str = "[UNK]", max_input_chars_per_word: int = 200) -> None:
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
@@ -332,9 +330,7 @@ class SentencePieceTokenizer(_VocabularyTokenizer):
         text = " ".join(text.split()).replace("``", '"').replace("''", '"')
         text = unicodedata.normalize("NFKD", text)
         # Half a surrogate pair, as careless JSON has it, is no character: SentencePiece would fail on it.
-        text = "".join(
-            char for char in text if not unicodedata.combining(char) and not "\ud800" <= char <= "\udfff"
-        )
+        text = "".join(char for char in text if not unicodedata.combining(char) and not "\ud800" <= char <= "\udfff")
         return text.lower() if self.do_lower_case else text
 
     def _split_off_comma(self, piece: str) -> List[str]:

@@ -77,11 +77,12 @@ def convert_single_example(
         return InputFeatures(zeros, zeros, zeros, label_id=0, is_real_example=False)
 
     tokens_a = tokenizer.tokenize(example.text_a)
-    if example.text_b is None:
+    # A second text without a token counts as none, as in the original.
+    tokens_b = tokenizer.tokenize(example.text_b) if example.text_b else []
+    if not tokens_b:
         tokens = ["[CLS]"] + tokens_a[: max_seq_length - 2] + ["[SEP]"]
         segment_ids = [0] * len(tokens)
     else:
-        tokens_b = tokenizer.tokenize(example.text_b)
         truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
         tokens = ["[CLS]"] + tokens_a + ["[SEP]"] + tokens_b + ["[SEP]"]
         segment_ids = [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1)

@@ -45,11 +45,11 @@ def write_records(features: Iterable[InputFeatures], path: str) -> int:
                 }
                 writer.write(tf.train.Example(features=tf.train.Features(feature=ints)).SerializeToString())
                 count += 1
+        tf.gfile.Rename(partial, path, overwrite=True)
     except BaseException:
         if tf.gfile.Exists(partial):
             tf.gfile.Remove(partial)
         raise
-    tf.gfile.Rename(partial, path, overwrite=True)
     return count
 
 

@@ -101,16 +101,21 @@ def make_batch(vocab_file: str) -> Batch:
     examples = [InputExample(str(number), *text) for number, text in enumerate(TEXTS)]
     rows = [row.as_lists() for row in features.convert_examples_to_features(examples, LABELS, 40, tokenizer)]
     longest = max(sum(row["input_mask"]) for row in rows)
-    arrays = [np.array([row[name] for row in rows], np.int32)[:, : longest + 3]
-              for name in ("input_ids", "input_mask", "segment_ids")]
+    arrays = [
+        np.array([row[name] for row in rows], np.int32)[:, : longest + 3]
+        for name in ("input_ids", "input_mask", "segment_ids")
+    ]
     return Batch(*arrays, labels=np.array([row["label_ids"][0] for row in rows], np.int32))
 
 
 def trained_table(config: modeling.BertConfig, size: int) -> List[TensorRow]:
     """What adapter tuning trains, under both names: LayerNorms, adapters, head."""
     hidden = config.hidden_size
-    table = [row._replace(hf=f"bert.{row.hf}") for row in huggingface.tensor_table(config.to_dict())
-             if parameters.group_of(row.google) == "LayerNorm"]
+    table = [
+        row._replace(hf=f"bert.{row.hf}")
+        for row in huggingface.tensor_table(config.to_dict())
+        if parameters.group_of(row.google) == "LayerNorm"
+    ]
     for layer in range(config.num_hidden_layers):
         for part in ("attention.output", "output"):
             theirs = f"bert.encoder.layer.{layer}.{part}.adapters.{ADAPTER}"
@@ -147,9 +152,7 @@ def draw_values(table: Sequence[TensorRow], checkpoint: str, stddev: float) -> A
 # --------------------------------------------------------------------------------------------- both sides
 
 
-def run_ours(
-    base: Base, batch: Batch, adapter_fn: adapter_layers.AdapterFn, values: Optional[Arrays]
-) -> Arrays:
+def run_ours(base: Base, batch: Batch, adapter_fn: adapter_layers.AdapterFn, values: Optional[Arrays]) -> Arrays:
     """Runs this project's network.
 
     Args:
@@ -361,9 +364,7 @@ def load_base(hf_dir: str, checkpoint_dir: str, size: int) -> Base:
     for key, value in huggingface.google_config(huggingface.read_json(hf_config), hf_config).items():
         found = getattr(config, key)
         if found != value:
-            raise UserError(
-                f"{checkpoint_dir} is not {hf_dir} converted: its {key} is {found}, expected {value}."
-            )
+            raise UserError(f"{checkpoint_dir} is not {hf_dir} converted: its {key} is {found}, expected {value}.")
     if size < 1 or config.hidden_size % size:
         raise UserError(
             f"--adapter_size={size} does not divide the hidden size {config.hidden_size}: AdapterHub takes a "

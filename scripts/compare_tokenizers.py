@@ -256,9 +256,7 @@ def compare(batch: List[Tuple[str, str]]) -> Tally:
     return counts, examples
 
 
-def _batches(
-    texts: Iterable[Tuple[str, str]], per_file: int, seen: Counter[str]
-) -> Iterator[List[Tuple[str, str]]]:
+def _batches(texts: Iterable[Tuple[str, str]], per_file: int, seen: Counter[str]) -> Iterator[List[Tuple[str, str]]]:
     """Groups texts, at most `per_file` of a file (0: all), and counts in `seen` what was taken."""
     batch = []
     for file, text in texts:

@@ -24,8 +24,11 @@ def tokenizer_settings(hf_dir: str) -> Dict[str, Any]:
     fast, slow = (os.path.join(hf_dir, name) for name in ("tokenizer.json", "tokenizer_config.json"))
     normalizer = huggingface.read_json(fast).get("normalizer") if os.path.isfile(fast) else None
     if isinstance(normalizer, dict):
-        names = {"do_lower_case": "lowercase", "strip_accents": "strip_accents",
-                 "tokenize_chinese_chars": "handle_chinese_chars"}
+        names = {
+            "do_lower_case": "lowercase",
+            "strip_accents": "strip_accents",
+            "tokenize_chinese_chars": "handle_chinese_chars",
+        }
         settings = {slow_name: normalizer.get(fast_name) for slow_name, fast_name in names.items()}
     if os.path.isfile(slow):
         settings.update(huggingface.read_json(slow))
@@ -36,13 +39,16 @@ def describe_tokenizer(settings: Dict[str, Any]) -> List[str]:
     """Which `--do_lower_case` to use, and where this project's tokenizer does something else."""
     lower = settings.get("do_lower_case")
     says = {True: "lower-cases", False: "keeps the case"}.get(
-        lower, "does not say whether it lower-cases (Hugging Face then does)")
+        lower, "does not say whether it lower-cases (Hugging Face then does)"
+    )
     lower = lower is not False
     lines = [f"Tokenizer: {says}: use --do_lower_case={str(lower).lower()}"]
     for key, ours in (("strip_accents", lower), ("tokenize_chinese_chars", True)):
         if settings.get(key) not in (None, ours):
-            lines.append(f"Warning: the tokenizer has {key} = {str(settings[key]).lower()}, which is not "
-                         f"known here: text is split as with {str(ours).lower()}.")
+            lines.append(
+                f"Warning: the tokenizer has {key} = {str(settings[key]).lower()}, which is not "
+                f"known here: text is split as with {str(ours).lower()}."
+            )
     return lines
 
 
@@ -57,8 +63,10 @@ def describe(done: huggingface.Conversion, settings: Dict[str, Any]) -> str:
         f"Skipped: {', '.join(done.skipped) or 'nothing'}",
     ]
     if done.pooler_is_random:
-        lines.append("Warning: the weights have no pooler (a masked language model's have none), so a random "
-                     "one was written. In adapter mode it is frozen, so it stays random.")
+        lines.append(
+            "Warning: the weights have no pooler (a masked language model's have none), so a random "
+            "one was written. In adapter mode it is frozen, so it stays random."
+        )
     lines.extend(describe_tokenizer(settings))
     lower = str(settings.get("do_lower_case") is not False).lower()
     flags = [

@@ -81,12 +81,18 @@ def make_batch(base: Base) -> Tuple[np.ndarray, np.ndarray]:
     """The sentences' ids and mask, int [B, S] each."""
     if base.vocab_file is None:
         words = tokenization.BasicTokenizer()
-        rows = [[zlib.crc32(word.encode("utf-8")) % base.config.vocab_size
-                 for word in ["[CLS]", *words.tokenize(sentence), "[SEP]"]] for sentence in SENTENCES]
+        rows = [
+            [
+                zlib.crc32(word.encode("utf-8")) % base.config.vocab_size
+                for word in ["[CLS]", *words.tokenize(sentence), "[SEP]"]
+            ]
+            for sentence in SENTENCES
+        ]
     else:
         tokenizer = tokenization.FullTokenizer(base.vocab_file)
-        rows = [tokenizer.convert_tokens_to_ids(["[CLS]", *tokenizer.tokenize(sentence), "[SEP]"])
-                for sentence in SENTENCES]
+        rows = [
+            tokenizer.convert_tokens_to_ids(["[CLS]", *tokenizer.tokenize(sentence), "[SEP]"]) for sentence in SENTENCES
+        ]
     longest = max(map(len, rows))
     ids = np.array([row + [0] * (longest - len(row)) for row in rows], np.int32)
     mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows], np.int32)

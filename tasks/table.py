@@ -95,7 +95,7 @@ def read_lines(path: str) -> List[str]:
         with tf.gfile.GFile(path, "rb") as reader:
             data = reader.read()
     except tf.errors.OpError as error:
-        folder = os.path.dirname(path)
+        folder = os.path.dirname(path) or "."
         if not tf.gfile.IsDirectory(folder):
             raise errors.UserError(f"The data folder {folder} does not exist.") from None
         present = ", ".join(sorted(tf.gfile.ListDirectory(folder))[:10]) or "nothing"
@@ -104,9 +104,10 @@ def read_lines(path: str) -> List[str]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        # Positions count in what was decoded: the data without its byte order mark.
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise errors.UserError(
-            f"{path}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; convert the file to UTF-8."
+            f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file to UTF-8."
         ) from None
     lines = text.split("\n")
     if lines[-1] == "":

@@ -37,8 +37,10 @@ def sentences():
 @pytest.fixture
 def small_grammar(monkeypatch):
     """Sixty frames for each phenomenon, so that sizes near the limit are quick to try."""
-    pools = {name: [[[(f"Good {name} {pool} {i}.", f"Bad {name} {pool} {i}.")] for i in range(30)]
-                    for pool in range(2)] for name in data.PHENOMENA}
+    pools = {
+        name: [[[(f"Good {name} {pool} {i}.", f"Bad {name} {pool} {i}.")] for i in range(30)] for pool in range(2)]
+        for name in data.PHENOMENA
+    }
     monkeypatch.setattr(data, "grammar", lambda: pools)
 
 
@@ -63,57 +65,63 @@ def test_no_sentence_of_the_grammar_is_in_two_frames(sentences):
     assert [text for text, places in sentences.items() if len({place[:2] for place in places}) > 1] == []
 
 
-@pytest.mark.parametrize("phenomenon, good, bad", [
-    ("agr", "The young teacher laughs loudly.", "The young teacher laugh loudly."),
-    ("agr", "Every old nurse is tired.", "Every old nurse are tired."),
-    ("agr", "One of the tall nurses works hard.", "One of the tall nurses work hard."),
-    ("agr", "The picture of the houses was sold.", "The picture of the houses were sold."),
-    ("agr", "The pilots near the nurse live in London.", "The pilots near the nurse lives in London."),
-    ("agr", "The nurse who met the pilots is tired.", "The nurse who met the pilots are tired."),
-    ("agr", "The nurse that the pilots like is tired.", "The nurse that the pilots likes is tired."),
-    ("agr", "The nurse that the pilots like is tired.", "The nurse that the pilots like are tired."),
-    ("agr", "The pilot and the nurse were late.", "The pilot and the nurse was late."),
-    ("agr", "Has the pilot behind the nurses left?", "Have the pilot behind the nurses left?"),
-    ("refl", "The girl hurt herself again.", "The girl hurt himself again."),
-    ("refl", "The women hurt themselves again.", "The women hurt herself again."),
-    ("refl", "We never blamed ourselves after lunch.", "We never blamed themselves after lunch."),
-    ("refl", "Mary's uncle hurt himself again.", "Mary's uncle hurt herself again."),
-    ("refl", "The king near the girls hurt himself.", "The king near the girls hurt themselves."),
-    ("refl", "The nun that the boy thanked hurt herself.", "The nun that the boy thanked hurt himself."),
-    ("refl", "Mary said that the princesses hurt themselves.", "Mary said that the princesses hurt herself."),
-    ("refl", "The old king praised himself.", "Himself praised the old king."),
-    ("order", "The nurse opened the door again.", "The nurse opened door the again."),
-    ("order", "The tall nurse opened the door.", "The nurse tall opened the door."),
-    ("order", "The nurse opened the very old door.", "The nurse opened the old very door."),
-    ("order", "The nurse quickly opened the door.", "The nurse opened quickly the door."),
-    ("order", "The nurse will have opened the door.", "The nurse have will opened the door."),
-    ("order", "Why has the nurse opened the door?", "Why the nurse has opened the door?"),
-    ("order", "The pilot knows what the nurse will open.", "The pilot knows what will the nurse open."),
-    ("order", "The nurse picked it up again.", "The nurse picked up it again."),
-    ("args", "The nurse sneezed again.", "The nurse sneezed the lamp again."),
-    ("args", "The nurse damaged the lamp again.", "The nurse damaged again."),
-    ("args", "The nurse put the lamp behind the door.", "The nurse put the lamp."),
-    ("args", "The nurse explained the plan to the pilot.", "The nurse explained the pilot the plan."),
-    ("args", "The nurse hoped that the lamp was new.", "The nurse hoped the lamp."),
-    ("args", "The nurse decided to buy the lamp.", "The nurse decided buying the lamp."),
-    ("args", "The nurse enjoyed carrying the lamp.", "The nurse enjoyed to carry the lamp."),
-    ("args", "The nurse talked about the plan again.", "The nurse talked the plan again."),
-    ("args", "The nurse discussed the plan again.", "The nurse discussed about the plan again."),
-])
+@pytest.mark.parametrize(
+    "phenomenon, good, bad",
+    [
+        ("agr", "The young teacher laughs loudly.", "The young teacher laugh loudly."),
+        ("agr", "Every old nurse is tired.", "Every old nurse are tired."),
+        ("agr", "One of the tall nurses works hard.", "One of the tall nurses work hard."),
+        ("agr", "The picture of the houses was sold.", "The picture of the houses were sold."),
+        ("agr", "The pilots near the nurse live in London.", "The pilots near the nurse lives in London."),
+        ("agr", "The nurse who met the pilots is tired.", "The nurse who met the pilots are tired."),
+        ("agr", "The nurse that the pilots like is tired.", "The nurse that the pilots likes is tired."),
+        ("agr", "The nurse that the pilots like is tired.", "The nurse that the pilots like are tired."),
+        ("agr", "The pilot and the nurse were late.", "The pilot and the nurse was late."),
+        ("agr", "Has the pilot behind the nurses left?", "Have the pilot behind the nurses left?"),
+        ("refl", "The girl hurt herself again.", "The girl hurt himself again."),
+        ("refl", "The women hurt themselves again.", "The women hurt herself again."),
+        ("refl", "We never blamed ourselves after lunch.", "We never blamed themselves after lunch."),
+        ("refl", "Mary's uncle hurt himself again.", "Mary's uncle hurt herself again."),
+        ("refl", "The king near the girls hurt himself.", "The king near the girls hurt themselves."),
+        ("refl", "The nun that the boy thanked hurt herself.", "The nun that the boy thanked hurt himself."),
+        ("refl", "Mary said that the princesses hurt themselves.", "Mary said that the princesses hurt herself."),
+        ("refl", "The old king praised himself.", "Himself praised the old king."),
+        ("order", "The nurse opened the door again.", "The nurse opened door the again."),
+        ("order", "The tall nurse opened the door.", "The nurse tall opened the door."),
+        ("order", "The nurse opened the very old door.", "The nurse opened the old very door."),
+        ("order", "The nurse quickly opened the door.", "The nurse opened quickly the door."),
+        ("order", "The nurse will have opened the door.", "The nurse have will opened the door."),
+        ("order", "Why has the nurse opened the door?", "Why the nurse has opened the door?"),
+        ("order", "The pilot knows what the nurse will open.", "The pilot knows what will the nurse open."),
+        ("order", "The nurse picked it up again.", "The nurse picked up it again."),
+        ("args", "The nurse sneezed again.", "The nurse sneezed the lamp again."),
+        ("args", "The nurse damaged the lamp again.", "The nurse damaged again."),
+        ("args", "The nurse put the lamp behind the door.", "The nurse put the lamp."),
+        ("args", "The nurse explained the plan to the pilot.", "The nurse explained the pilot the plan."),
+        ("args", "The nurse hoped that the lamp was new.", "The nurse hoped the lamp."),
+        ("args", "The nurse decided to buy the lamp.", "The nurse decided buying the lamp."),
+        ("args", "The nurse enjoyed carrying the lamp.", "The nurse enjoyed to carry the lamp."),
+        ("args", "The nurse talked about the plan again.", "The nurse talked the plan again."),
+        ("args", "The nurse discussed the plan again.", "The nurse discussed about the plan again."),
+    ],
+)
 def test_a_known_minimal_pair_is_in_one_frame_with_the_right_labels(sentences, phenomenon, good, bad):
     (good_place,), (bad_place,) = sentences[good.lower()], sentences[bad.lower()]
     assert (good_place[0], good_place[2], bad_place[2]) == (phenomenon, 1, 0)
     assert good_place[1] == bad_place[1]
 
 
-@pytest.mark.parametrize("text", [
-    "The sketch of the castle cost too much.",  # good as a past tense
-    "The nun who helped the king hurt himself.",  # a good noun phrase: she helped, he hurt himself
-    "The nurse discussed yesterday.",  # good if yesterday is the topic
-    "The nurse painted the door large.",  # good if that is how she painted it
-    "You blamed yourselves again.",  # good, though not what goes with the singular
-    "The teacher near the teacher is tired.",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The sketch of the castle cost too much.",  # good as a past tense
+        "The nun who helped the king hurt himself.",  # a good noun phrase: she helped, he hurt himself
+        "The nurse discussed yesterday.",  # good if yesterday is the topic
+        "The nurse painted the door large.",  # good if that is how she painted it
+        "You blamed yourselves again.",  # good, though not what goes with the singular
+        "The teacher near the teacher is tired.",
+    ],
+)
 def test_a_doubtful_sentence_is_not_in_the_grammar(sentences, text):
     assert text.lower() not in sentences
 
@@ -136,8 +144,9 @@ def test_every_reflexive_is_good_in_some_sentences_and_bad_in_others(sentences):
         for word in text.rstrip(".").split():
             if word.endswith(("self", "selves")):
                 labels[word].update(label for _, _, label in places)
-    assert dict(labels) == {word: {0, 1} for word in (
-        "myself", "yourself", "himself", "herself", "ourselves", "themselves")}
+    assert dict(labels) == {
+        word: {0, 1} for word in ("myself", "yourself", "himself", "herself", "ourselves", "themselves")
+    }
 
 
 def test_sentences_are_tidy(sentences, splits):
@@ -165,8 +174,13 @@ def test_each_frame_gives_one_pair_at_most_to_all_splits_together(splits, senten
             ((phenomenon, frame, label),) = sentences[example.sentence.lower()]
             assert (phenomenon, label) == (example.source, example.label)
             used[phenomenon, frame].append((label, split, example.sentence))
-    pairs = {pair for constructions in data.grammar().values() for frames in constructions
-             for frame in frames for pair in frame}
+    pairs = {
+        pair
+        for constructions in data.grammar().values()
+        for frames in constructions
+        for frame in frames
+        for pair in frame
+    }
     for occurrences in used.values():
         labels, in_splits, texts = zip(*sorted(occurrences, reverse=True))
         assert labels in ((1,), (1, 0)) and len(set(in_splits)) == 1
@@ -193,8 +207,10 @@ def test_all_constructions_are_in_train_and_most_in_the_smaller_splits(splits):
     for phenomenon, constructions in data.grammar().items():
         for index, frames in enumerate(constructions):
             construction.update({pair[0]: (phenomenon, index) for frame in frames for pair in frame})
-    seen = {split: {construction[example.sentence] for example in examples if example.label}
-            for split, examples in splits.items()}
+    seen = {
+        split: {construction[example.sentence] for example in examples if example.label}
+        for split, examples in splits.items()
+    }
     assert seen["train"] == set(construction.values())
     assert min(len(seen["dev"]), len(seen["test"])) > 0.7 * len(seen["train"])
 
@@ -248,9 +264,12 @@ def test_the_files_are_there_alone_and_the_table_counts_them(tmp_path, capsys):
     small_run(tmp_path / "new" / "folder")
     assert sorted(os.listdir(str(tmp_path / "new" / "folder"))) == ["dev.tsv", "test.tsv", "train.tsv"]
     table = [line.split() for line in capsys.readouterr().out.splitlines()[-4:]]
-    assert table == [["split", "agr", "refl", "order", "args", "all", "acceptable"],
-                     ["train", "10", "10", "10", "10", "40", "60.0%"],
-                     ["dev", "5", "5", "5", "5", "20", "60.0%"], ["test", "5", "5", "5", "5", "20", "60.0%"]]
+    assert table == [
+        ["split", "agr", "refl", "order", "args", "all", "acceptable"],
+        ["train", "10", "10", "10", "10", "40", "60.0%"],
+        ["dev", "5", "5", "5", "5", "20", "60.0%"],
+        ["test", "5", "5", "5", "5", "20", "60.0%"],
+    ]
 
 
 def test_a_second_equal_run_touches_nothing_and_says_so(tmp_path, capsys):
@@ -282,7 +301,9 @@ def test_an_output_dir_that_is_a_file_is_one_clear_sentence(tmp_path):
 def test_an_impossible_size_ends_the_program_with_one_line(tmp_path, size, message):
     done = subprocess.run(
         [sys.executable, data.__file__, "--output_dir", str(tmp_path / "out"), "--dev_size", size],
-        capture_output=True, text=True)
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
     assert "make_acceptability_data.py: error: " in done.stderr and message in done.stderr

@@ -21,8 +21,14 @@ MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]], np.int32)
 
 def small_bert(adapter_fn: object, layers: int) -> modeling.BertModel:
     config = modeling.BertConfig(
-        vocab_size=32, hidden_size=16, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=24,
-        max_position_embeddings=8, type_vocab_size=2, initializer_range=0.3,
+        vocab_size=32,
+        hidden_size=16,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=8,
+        type_vocab_size=2,
+        initializer_range=0.3,
     )
     ids, mask = tf.constant(IDS), tf.constant(MASK)
     return modeling.BertModel(config, False, ids, mask, scope="bert", adapter_fn=adapter_fn)
@@ -32,8 +38,10 @@ def set_random_values(session: tf.Session) -> Dict[str, np.ndarray]:
     """Gives every variable random values, biases too, and returns them by the last part of their names."""
     random = np.random.RandomState(4)
     variables = {variable.op.name.split("/")[-1]: variable for variable in tf.global_variables()}
-    values = {name: random.standard_normal(variable.shape.as_list()).astype(np.float32)
-              for name, variable in variables.items()}
+    values = {
+        name: random.standard_normal(variable.shape.as_list()).astype(np.float32)
+        for name, variable in variables.items()
+    }
     session.run([tf.assign(variables[name], value).op for name, value in values.items()])
     return values
 
@@ -51,8 +59,13 @@ def tanh_gelu(x: float) -> float:
     return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-CLOSED_FORMS = {"gelu": tanh_gelu, "gelu_erf": exact_gelu, "relu": lambda x: max(x, 0.0), "tanh": math.tanh,
-                "linear": lambda x: x}
+CLOSED_FORMS = {
+    "gelu": tanh_gelu,
+    "gelu_erf": exact_gelu,
+    "relu": lambda x: max(x, 0.0),
+    "tanh": math.tanh,
+    "linear": lambda x: x,
+}
 
 
 # --------------------------------------------------------------------------------------------- the formula
@@ -64,7 +77,9 @@ def test_an_adapter_has_2md_plus_d_plus_m_parameters(width, size):
         adapter_layers.feedforward_adapter(tf.zeros([2, width]), size)
         shapes = {variable.op.name: variable.shape.as_list() for variable in tf.trainable_variables()}
     assert shapes == {
-        "adapters/weights1": [width, size], "adapters/biases1": [1, size], "adapters/weights2": [size, width],
+        "adapters/weights1": [width, size],
+        "adapters/biases1": [1, size],
+        "adapters/weights2": [size, width],
         "adapters/biases2": [1, width],
     }
     assert sum(np.prod(shape) for shape in shapes.values()) == 2 * size * width + width + size
@@ -114,9 +129,7 @@ def test_fresh_weights_come_from_a_normal_cut_at_two_deviations(scale):
 
 
 def test_the_papers_scale_is_the_default():
-    assert AdapterConfig() == AdapterConfig(
-        size=64, activation="gelu", init_scale=1e-2, layers=None, placement="both"
-    )
+    assert AdapterConfig() == AdapterConfig(size=64, activation="gelu", init_scale=1e-2, layers=None, placement="both")
 
 
 def distance_from_plain_bert(init_scale: float, seed: int) -> float:
@@ -199,7 +212,7 @@ def adapter_places(adapter_fn: object) -> Set[str]:
     with tf.Graph().as_default():
         small_bert(adapter_fn, 3)
         names = [variable.op.name for variable in tf.global_variables() if "/adapters/" in variable.op.name]
-    return {name[len("bert/encoder/"):].rsplit("/adapters/", 1)[0] for name in names}
+    return {name[len("bert/encoder/") :].rsplit("/adapters/", 1)[0] for name in names}
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,34 @@ from training import huggingface
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "##b", "\u2028", "é"]
 HF_CONFIG = {
-    "model_type": "bert", "vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "intermediate_size": 6, "max_position_embeddings": 7, "type_vocab_size": 3, "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2, "initializer_range": 0.05,
-    "layer_norm_eps": 1e-12, "position_embedding_type": "absolute", "architectures": ["BertModel"],
+    "model_type": "bert",
+    "vocab_size": 8,
+    "hidden_size": 4,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 6,
+    "max_position_embeddings": 7,
+    "type_vocab_size": 3,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.2,
+    "initializer_range": 0.05,
+    "layer_norm_eps": 1e-12,
+    "position_embedding_type": "absolute",
+    "architectures": ["BertModel"],
 }
 GOOGLE_KEYS = {
-    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "hidden_act",
-    "intermediate_size", "hidden_dropout_prob", "attention_probs_dropout_prob",
-    "max_position_embeddings", "type_vocab_size", "initializer_range",
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "hidden_act",
+    "intermediate_size",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
 }
 # Hugging Face's name -> (shape there, Google's name)
 BODY = {
@@ -111,7 +130,8 @@ def test_a_folder_becomes_googles_three_results(tmp_path, out):
     assert set(config) == GOOGLE_KEYS
     assert config["hidden_act"] == "gelu_erf"
     assert {key: HF_CONFIG[key] for key in GOOGLE_KEYS - {"hidden_act"}} == {
-        key: config[key] for key in GOOGLE_KEYS - {"hidden_act"}}
+        key: config[key] for key in GOOGLE_KEYS - {"hidden_act"}
+    }
     assert done.tensors == len(BODY)
     assert done.parameters == sum(int(np.prod(shape)) for shape, _ in BODY.values())
     assert (done.skipped, done.pooler_is_random) == ([], False)
@@ -194,13 +214,16 @@ def test_the_vocabulary_comes_from_tokenizer_json_in_the_order_of_ids(tmp_path, 
     assert (out / "vocab.txt").read_bytes().decode("utf-8").split("\n") == [*VOCABULARY, ""]
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (tokenizer_json(type="BPE"), "BPE"),
-    (tokenizer_json(vocab={"a": 0, "b": 2}), "gaps"),
-    (tokenizer_json(vocab={token + "\n": i for i, token in enumerate(VOCABULARY[:7])}), "line break"),
-    ({"model": None}, "no WordPiece vocabulary"),
-    ([], "expected an object"),
-])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (tokenizer_json(type="BPE"), "BPE"),
+        (tokenizer_json(vocab={"a": 0, "b": 2}), "gaps"),
+        (tokenizer_json(vocab={token + "\n": i for i, token in enumerate(VOCABULARY[:7])}), "line break"),
+        ({"model": None}, "no WordPiece vocabulary"),
+        ([], "expected an object"),
+    ],
+)
 def test_a_tokenizer_json_that_is_no_wordpiece_is_refused(tmp_path, out, content, said):
     folder = write_folder(tmp_path / "hf", vocabulary=None)
     (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
@@ -226,36 +249,48 @@ def test_a_missing_pooler_is_drawn_at_random_and_always_the_same(tmp_path, out):
     np.testing.assert_allclose(kernel.std() / 0.05, 0.87962566, atol=0.03)
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [
-    ("gelu", "gelu_erf"), ("gelu_new", "gelu"), ("gelu_pytorch_tanh", "gelu"), ("relu", "relu"),
-    ("tanh", "tanh"),
-])
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("gelu", "gelu_erf"),
+        ("gelu_new", "gelu"),
+        ("gelu_pytorch_tanh", "gelu"),
+        ("relu", "relu"),
+        ("tanh", "tanh"),
+    ],
+)
 def test_activations_keep_their_meaning(theirs, ours):
     assert huggingface.google_config(dict(HF_CONFIG, hidden_act=theirs), "config.json")["hidden_act"] == ours
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ({"hidden_act": "silu"}, "Available: gelu, gelu_new, gelu_pytorch_tanh, relu, tanh"),
-    ({"model_type": "roberta"}, 'model_type = "roberta"; expected "bert"'),
-    ({"model_type": None}, "model_type = null"),
-    ({"layer_norm_eps": 1e-5}, "layer_norm_eps = 1e-05; expected 1e-12"),
-    ({"position_embedding_type": "relative_key"}, '= "relative_key"; expected "absolute"'),
-    ({"is_decoder": True}, "is_decoder = true; expected false"),
-    ({"hidden_size": "4"}, 'hidden_size = "4"; expected a whole number'),
-    ({"num_hidden_layers": None}, "num_hidden_layers = null"),
-    ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob = 1.5"),
-    ({"num_attention_heads": 3}, "a multiple of num_attention_heads, 3"),
-    ({"vocab_size": 9}, "has 8 entries, but vocab_size in its config.json is 9"),
-])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden_act": "silu"}, "Available: gelu, gelu_new, gelu_pytorch_tanh, relu, tanh"),
+        ({"model_type": "roberta"}, 'model_type = "roberta"; expected "bert"'),
+        ({"model_type": None}, "model_type = null"),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps = 1e-05; expected 1e-12"),
+        ({"position_embedding_type": "relative_key"}, '= "relative_key"; expected "absolute"'),
+        ({"is_decoder": True}, "is_decoder = true; expected false"),
+        ({"hidden_size": "4"}, 'hidden_size = "4"; expected a whole number'),
+        ({"num_hidden_layers": None}, "num_hidden_layers = null"),
+        ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob = 1.5"),
+        ({"num_attention_heads": 3}, "a multiple of num_attention_heads, 3"),
+        ({"vocab_size": 9}, "has 8 entries, but vocab_size in its config.json is 9"),
+    ],
+)
 def test_configurations_that_the_network_cannot_express_are_refused(tmp_path, out, change, said):
     assert said in refusal(write_folder(tmp_path / "hf", config=dict(HF_CONFIG, **change)), out)
 
 
-@pytest.mark.parametrize(("remove", "said"), [
-    (["config.json"], "There is no config.json"),
-    (["vocab.txt"], "no vocab.txt or tokenizer.json"),
-    (["model.safetensors"], "no model.safetensors"),
-])
+@pytest.mark.parametrize(
+    ("remove", "said"),
+    [
+        (["config.json"], "There is no config.json"),
+        (["vocab.txt"], "no vocab.txt or tokenizer.json"),
+        (["model.safetensors"], "no model.safetensors"),
+    ],
+)
 def test_missing_files_are_named(tmp_path, out, remove, said):
     folder = write_folder(tmp_path / "hf")
     for name in remove:
@@ -291,14 +326,20 @@ def test_missing_tensors_are_counted_and_named(tmp_path, out):
     assert "missing from the weights: encoder.layer.1.output.dense.bias, pooler.dense.bias" in said
 
 
-@pytest.mark.parametrize(("name", "value", "said"), [
-    ("encoder.layer.0.output.dense.weight", np.zeros((6, 4), np.float32),
-     "found F32 [6, 4], expected F32/F16/BF16 [4, 6]"),
-    ("pooler.dense.bias", np.zeros(4, np.int8), "found I8 [4]"),
-    ("encoder.layer.1.output.dense.bias", np.array([0, np.nan, 0, np.inf], np.float32), "2 of 4 values"),
-    ("encoder.layer.2.output.dense.bias", np.zeros(4, np.float32), "does not have: "),
-    ("bert.pooler.dense.bias", np.zeros(4, np.float32), "one tensor twice"),
-])
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "encoder.layer.0.output.dense.weight",
+            np.zeros((6, 4), np.float32),
+            "found F32 [6, 4], expected F32/F16/BF16 [4, 6]",
+        ),
+        ("pooler.dense.bias", np.zeros(4, np.int8), "found I8 [4]"),
+        ("encoder.layer.1.output.dense.bias", np.array([0, np.nan, 0, np.inf], np.float32), "2 of 4 values"),
+        ("encoder.layer.2.output.dense.bias", np.zeros(4, np.float32), "does not have: "),
+        ("bert.pooler.dense.bias", np.zeros(4, np.float32), "one tensor twice"),
+    ],
+)
 def test_tensors_that_do_not_fit_are_refused(tmp_path, out, name, value, said):
     message = refusal(write_folder(tmp_path / "hf", dict(weights(), **{name: value})), out)
     assert said in message
@@ -365,11 +406,14 @@ def test_the_script_reports_what_it_did_and_what_to_run_next(tmp_path, out, monk
     assert "--do_lower_case=false --max_seq_length=7" in report
 
 
-@pytest.mark.parametrize(("settings", "said", "warned"), [
-    ({"do_lower_case": True}, "lower-cases: use --do_lower_case=true", False),
-    ({"do_lower_case": True, "strip_accents": False}, "use --do_lower_case=true", True),
-    ({}, "does not say whether it lower-cases", False),
-])
+@pytest.mark.parametrize(
+    ("settings", "said", "warned"),
+    [
+        ({"do_lower_case": True}, "lower-cases: use --do_lower_case=true", False),
+        ({"do_lower_case": True, "strip_accents": False}, "use --do_lower_case=true", True),
+        ({}, "does not say whether it lower-cases", False),
+    ],
+)
 def test_the_script_says_which_case_to_use(tmp_path, out, monkeypatch, capsys, settings, said, warned):
     folder = write_folder(tmp_path / "hf")
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

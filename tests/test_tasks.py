@@ -276,6 +276,11 @@ def test_blank_lines_are_skipped_and_line_numbers_go_on_counting(tmp_path):
     assert [row[:2] for row in read("CoLA", tmp_path, "train")] == [("train-0", "a"), ("train-3", "b")]
 
 
+def test_a_byte_order_mark_is_dropped_at_the_start_and_nowhere_else(tmp_path):
+    write(tmp_path, "marked", "\ufeffone\r\n\ufefftwo")
+    assert read_lines(str(tmp_path / "marked")) == ["one", "\ufefftwo"]
+
+
 def test_read_lines_of_an_empty_file_are_none(tmp_path):
     write(tmp_path, "empty", b"")
     assert read_lines(str(tmp_path / "empty")) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from typing import List, Mapping, Optional, Tuple
 
@@ -10,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import errors
 import modeling
+import optimization
 from training import parameters
 
 FILE_ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
@@ -39,10 +41,11 @@ def find_prefix(path: str) -> str:
       errors.UserError: there is none.
     """
     prefix = FILE_ENDING.sub("", path)
-    if tf.train.checkpoint_exists(prefix):
+    # Not tf.train.checkpoint_exists: it takes any file or folder for a checkpoint of the format before 2016.
+    if tf.gfile.Exists(prefix + ".index"):
         return prefix
     if tf.gfile.IsDirectory(path):
-        latest = tf.train.latest_checkpoint(path)
+        latest = find_latest(path)
         if latest:
             return latest
         raise errors.UserError(
@@ -51,6 +54,32 @@ def find_prefix(path: str) -> str:
             )
         )
     raise errors.UserError(f"There is no checkpoint {path}: expected {prefix}.index and its data files.")
+
+
+def find_latest(folder: str) -> Optional[str]:
+    """The checkpoint that a run noted as its newest; None where it noted none yet.
+
+    Raises:
+      errors.UserError: the note is damaged, or what it names is gone: the run would start again from step 0.
+    """
+    note = os.path.join(folder, "checkpoint")
+    if not tf.gfile.Exists(note):
+        return None
+    try:
+        state = tf.train.get_checkpoint_state(folder)
+        latest = tf.train.latest_checkpoint(folder) if state else None
+    except ValueError:
+        state = None
+    if state is None:
+        raise errors.UserError(
+            f"The file {note}, which names a run's newest checkpoint, is damaged: put it back, or use another folder."
+        )
+    if latest is None:
+        raise errors.UserError(
+            f"{note} names {state.model_checkpoint_path} as the run's newest checkpoint, but it cannot be found: put "
+            "it back, or use another folder."
+        )
+    return latest
 
 
 def read_shapes(prefix: str) -> Mapping[str, Tuple[int, ...]]:
@@ -82,8 +111,11 @@ def _damaged(prefix: str, error: Exception) -> errors.UserError:
 
 def read_step(prefix: str) -> int:
     """The training step that a checkpoint was written at; 0 if it does not say."""
-    reader = tf.train.load_checkpoint(prefix)
-    return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
+    except Exception as error:  # see read_shapes
+        raise _damaged(prefix, error) from None
 
 
 def choose_source(shapes: parameters.Shapes, path: str, for_training: bool) -> Source:
@@ -107,6 +139,9 @@ def choose_source(shapes: parameters.Shapes, path: str, for_training: bool) -> S
     if misfit:
         raise errors.UserError(f"The checkpoint {prefix} does not fit this model: {misfit}")
     _check_adapters(prefix, adapters, found)
+    layers, layers_found = optimization.count_layers(list(shapes)), optimization.count_layers(list(found))
+    if layers_found > layers:
+        tf.logging.warning("%s has %d encoder layers; only the lowest %d are used.", prefix, layers_found, layers)
 
     head_misfit = modeling.describe_misfit(head, found)
     has_head = any(name in found for name in head)
@@ -137,8 +172,7 @@ def _by_part(shapes: parameters.Shapes) -> Tuple[dict, dict, dict]:
 
 def _check_adapters(prefix: str, adapters: parameters.Shapes, found: parameters.Shapes) -> None:
     """A checkpoint holds all adapters of the model, with their sizes, or none; and none that the model lacks."""
-    # Optimizer slots (…/weights1/adam_m) belong to the checkpoint only.
-    in_checkpoint = [name for name in found if parameters.group_of(name) == "adapters" and "/adam_" not in name]
+    in_checkpoint = [name for name in found if parameters.group_of(name) == "adapters"]
     surplus = [name for name in in_checkpoint if name not in adapters]
     if surplus:
         raise errors.UserError(
@@ -159,14 +193,16 @@ def latest_of_run(shapes: parameters.Shapes, output_dir: str) -> Optional[Source
     Raises:
       errors.UserError: it is damaged or belongs to another model.
     """
-    prefix = tf.train.latest_checkpoint(output_dir)
+    prefix = find_latest(output_dir)
     if prefix is None:
         return None
-    misfit = modeling.describe_misfit(shapes, read_shapes(prefix))
+    found = read_shapes(prefix)
+    misfit = modeling.describe_misfit(shapes, found)
     if misfit:
         raise errors.UserError(
             f"The output folder {output_dir} holds a run of another model ({prefix}): {misfit} Use another "
             "--output_dir, or the settings of that run."
         )
-    check_readable(prefix, list(shapes))
+    _check_adapters(prefix, _by_part(shapes)[1], found)
+    check_readable(prefix, list(found))  # the optimizer's slots too: a run that continues takes them up
     return Source(prefix, tuple(shapes), (), read_step(prefix))
