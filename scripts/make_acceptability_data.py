@@ -63,38 +63,15 @@ TAILS = ("at the party", "again", "on Monday", "during the meeting", "after lunc
 
 # Slots of the templates. A slot in capitals varies within a frame, the others tell frames apart.
 LEXICON: Dict[str, Sequence] = {
-    "p": PEOPLE,
-    "q": PEOPLE,
-    "a": AGE,
-    "side": SIDES,
-    "tail": TAILS,
-    "met": ("met", "visited", "thanked"),
+    "p": PEOPLE, "q": PEOPLE, "a": AGE, "side": SIDES, "tail": TAILS, "met": ("met", "visited", "thanked"),
     # Agreement: (singular, plural). No verb whose plural is its past tense too (`cost`): it would fit both.
-    "w": (
-        ("is tired", "are tired"),
-        ("was late", "were late"),
-        ("has a garden", "have a garden"),
-        ("laughs loudly", "laugh loudly"),
-        ("works hard", "work hard"),
-        ("sings well", "sing well"),
-        ("does not smoke", "do not smoke"),
-        ("lives in London", "live in London"),
-    ),
-    "u": (
-        ("is expensive", "are expensive"),
-        ("was sold", "were sold"),
-        ("looks strange", "look strange"),
-        ("has disappeared", "have disappeared"),
-        ("belongs to Anna", "belong to Anna"),
-    ),
-    "ask": (
-        ("is", "are", "tired"),
-        ("was", "were", "late"),
-        ("has", "have", "left"),
-        ("does", "do", "smoke"),
-        ("is", "are", "working today"),
-        ("does", "do", "live in London"),
-    ),
+    "w": (("is tired", "are tired"), ("was late", "were late"), ("has a garden", "have a garden"),
+          ("laughs loudly", "laugh loudly"), ("works hard", "work hard"), ("sings well", "sing well"),
+          ("does not smoke", "do not smoke"), ("lives in London", "live in London")),
+    "u": (("is expensive", "are expensive"), ("was sold", "were sold"), ("looks strange", "look strange"),
+          ("has disappeared", "have disappeared"), ("belongs to Anna", "belong to Anna")),
+    "ask": (("is", "are", "tired"), ("was", "were", "late"), ("has", "have", "left"),
+            ("does", "do", "smoke"), ("is", "are", "working today"), ("does", "do", "live in London")),
     "know": (("knows", "know"), ("likes", "like"), ("admires", "admire")),
     "EVERY": (("every", "many"), ("each", "several"), ("every", "most")),
     "ONE": (("one", "two"), ("one", "some"), ("one", "most")),
@@ -107,24 +84,14 @@ LEXICON: Dict[str, Sequence] = {
     "adv": ("quickly", "carefully", "slowly", "never", "rarely", "always"),
     "can": ("will", "must", "should", "could", "might"),
     "sat": ("slept", "waited", "sang", "laughed", "worked"),
-    "up": (
-        ("picked", "up"),
-        ("threw", "away"),
-        ("gave", "back"),
-        ("wrote", "down"),
-        ("took", "apart"),
-        ("used", "up"),
-        ("brought", "back"),
-        ("figured", "out"),
-    ),
-    "IT": ("it", "them"),
+    "up": (("picked", "up"), ("threw", "away"), ("gave", "back"), ("wrote", "down"), ("took", "apart"),
+           ("used", "up"), ("brought", "back"), ("figured", "out")), "IT": ("it", "them"),
     # Argument structure.
     "iv": ("slept", "sneezed", "yawned", "fainted", "snored", "arrived", "hesitated", "giggled", "blushed"),
     "tv": ("damaged", "destroyed", "discovered", "mentioned", "fetched", "misplaced", "described", "admired"),
     "broke": ("damaged", "destroyed", "fetched", "misplaced", "repaired", "obtained"),
     "o": ("camera", "guitar", "lamp", "radio", "ring", "ticket", "map", "bicycle"),
-    "put": ("put", "placed"),
-    "gave": ("gave", "handed", "lent"),
+    "put": ("put", "placed"), "gave": ("gave", "handed", "lent"),
     "place": ("in the garage", "near the stairs", "behind the door", "beside the window"),
     "told": ("explained", "described", "mentioned", "revealed", "reported", "announced"),
     "idea": ("plan", "problem", "solution", "idea", "mistake"),
@@ -139,8 +106,7 @@ LEXICON: Dict[str, Sequence] = {
     "no_to": ("greeted", "thanked", "praised", "hugged", "interviewed"),
     "at": ("looked", "stared", "glanced", "smiled"),
     "no_at": ("noticed", "examined", "photographed", "touched"),
-    "for": ("waited", "longed", "hoped", "prayed"),
-    "no_for": ("received", "expected", "noticed", "rejected"),
+    "for": ("waited", "longed", "hoped", "prayed"), "no_for": ("received", "expected", "noticed", "rejected"),
     "prize": ("prize", "reward", "letter", "present"),
 }
 LEXICON.update(O=LEXICON["o"], PLACE=LEXICON["place"])
@@ -155,32 +121,26 @@ AGREEMENT = (
     ("the {x}(n) of the {y}(m) {u[n]}.", "the {x}(n) of the {y}(m) {u[-n]}."),
     ("the {p}(n) {side} the {q}(m) {w[n]}.", "the {p}(n) {side} the {q}(m) {w[-n]}."),
     ("the {p}(n) who {met} the {q}(m) {w[n]}.", "the {p}(n) who {met} the {q}(m) {w[-n]}."),
-    (
-        "the {p}(n) that the {q}(m) {know[m]} {w[n]}.",
-        "the {p}(n) that the {q}(m) {know[m]} {w[-n]}.",
-        "the {p}(n) that the {q}(m) {know[-m]} {w[n]}.",
-    ),
+    ("the {p}(n) that the {q}(m) {know[m]} {w[n]}.", "the {p}(n) that the {q}(m) {know[m]} {w[-n]}.",
+     "the {p}(n) that the {q}(m) {know[-m]} {w[n]}."),
     ("the {p}(n) and the {q}(m) {w[1]}.", "the {p}(n) and the {q}(m) {w[0]}."),
     ("{ask[n]} the {p}(n) {side} the {q}(m) {ask[2]}?", "{ask[-n]} the {p}(n) {side} the {q}(m) {ask[2]}?"),
 )
 ORDER = (
-    (
-        "the {p} {v}ed the {t} {tail}.",
-        "{p} the {v}ed the {t} {tail}.",
-        "the {p} {v}ed {t} the {tail}.",
-        "{v}ed the {p} the {t} {tail}.",
-        "the {v}ed {p} the {t} {tail}.",
-    ),
+    ("the {p} {v}ed the {t} {tail}.", "{p} the {v}ed the {t} {tail}.", "the {p} {v}ed {t} the {tail}.",
+     "{v}ed the {p} the {t} {tail}.", "the {v}ed {p} the {t} {tail}."),
     ("the {a} {p} {v}ed the {t}.", "the {p} {a} {v}ed the {t}.", "{a} the {p} {v}ed the {t}."),
     ("the {p} {v}ed the {size} {t}.", "the {p} {v}ed the {t} {size}.", "the {p} {v}ed {size} the {t}."),
-    ("the {p} {v}ed the very {size} {t}.", "the {p} {v}ed the {size} very {t}.", "the {p} {v}ed very the {size} {t}."),
+    ("the {p} {v}ed the very {size} {t}.", "the {p} {v}ed the {size} very {t}.",
+     "the {p} {v}ed very the {size} {t}."),
     ("the {p} {v}ed these three {t}s.", "the {p} {v}ed three these {t}s."),
     ("the {p} {v}ed all the {t}s.", "the {p} {v}ed the all {t}s."),
     ("the {p} {v}ed the {q}'s {t}.", "the {p} {v}ed {q}'s the {t}.", "the {p} {v}ed the {t} {q}'s."),
     ("the {p} {adv} {v}ed the {t}.", "the {p} {v}ed {adv} the {t}.", "the {adv} {p} {v}ed the {t}."),
     ("the {p} {can} have {v}ed the {t}.", "the {p} have {can} {v}ed the {t}."),
     ("the {p} {can} not {v} the {t}.", "the {p} not {can} {v} the {t}.", "the {p} {v} {can} not the {t}."),
-    ("the {p} has been {v}ing the {t}.", "the {p} been has {v}ing the {t}.", "the {p} has {v}ing been the {t}."),
+    ("the {p} has been {v}ing the {t}.", "the {p} been has {v}ing the {t}.",
+     "the {p} has {v}ing been the {t}."),
     ("what {can} the {p} {v} {tail}?", "what the {p} {can} {v} {tail}?"),
     ("why has the {p} {v}ed the {t}?", "why the {p} has {v}ed the {t}?", "why has {v}ed the {p} the {t}?"),
     ("the {q} knows what the {p} {can} {v}.", "the {q} knows what {can} the {p} {v}."),
@@ -250,78 +210,42 @@ def frames_of(templates: Sequence[str]) -> Iterator[Frame]:
 
 # --- Reflexives: the bad form depends on the features of two phrases, which templates cannot say.
 
-SELF_VERBS = (
-    "hurt",
-    "blamed",
-    "defended",
-    "praised",
-    "described",
-    "introduced",
-    "admired",
-    "criticized",
-    "injured",
-    "surprised",
-    "protected",
-    "embarrassed",
-)
-GENDERED = (
-    ("boy", "girl"),
-    ("king", "queen"),
-    ("prince", "princess"),
-    ("waiter", "waitress"),
-    ("man", "woman"),
-    ("duke", "duchess"),
-    ("monk", "nun"),
-)
+SELF_VERBS = ("hurt", "blamed", "defended", "praised", "described", "introduced", "admired", "criticized",
+              "injured", "surprised", "protected", "embarrassed")
+GENDERED = (("boy", "girl"), ("king", "queen"), ("prince", "princess"), ("waiter", "waitress"),
+            ("man", "woman"), ("duke", "duchess"), ("monk", "nun"))
 KIN = (("brother", "sister"), ("uncle", "aunt"), ("nephew", "niece"), ("grandfather", "grandmother"))
 NAMES = (("John", "Mary"), ("Peter", "Susan"), ("David", "Anna"), ("Robert", "Laura"), ("Thomas", "Alice"))
 # No `helped`: in `who helped the boy hurt himself` the boy may be the one who hurts.
-LINKS = (
-    "{head} near {other}",
-    "{head} behind {other}",
-    "{head} beside {other}",
-    "{head} who met {other}",
-    "{head} who visited {other}",
-    "{head} that {other} thanked",
-)
+LINKS = ("{head} near {other}", "{head} behind {other}", "{head} beside {other}", "{head} who met {other}",
+         "{head} who visited {other}", "{head} that {other} thanked")
 # No overlapping reference (`We blamed myself`): speakers differ on it.
 PERSONS = {
-    ("I", "myself"): ("yourself", "himself", "themselves"),
-    ("we", "ourselves"): ("yourself", "themselves"),
-    ("you", "yourself"): ("myself", "herself", "themselves"),
-    ("he", "himself"): ("herself", "themselves"),
-    ("she", "herself"): ("himself", "myself"),
-    ("they", "themselves"): ("himself", "myself", "ourselves"),
+    ("I", "myself"): ("yourself", "himself", "themselves"), ("we", "ourselves"): ("yourself", "themselves"),
+    ("you", "yourself"): ("myself", "herself", "themselves"), ("he", "himself"): ("herself", "themselves"),
+    ("she", "herself"): ("himself", "myself"), ("they", "themselves"): ("himself", "myself", "ourselves"),
 }
 
 
 def in_both_genders(nouns: Sequence[str], article: str = "the ") -> List[Pair]:
     """The phrases of a man's and a woman's noun in singular and plural, each with the reflexive it binds."""
-    plurals = [
-        {"man": "men", "woman": "women"}.get(noun, noun + ("es" if noun.endswith("ss") else "s")) for noun in nouns
-    ]
+    plurals = [{"man": "men", "woman": "women"}.get(noun, noun + ("es" if noun.endswith("ss") else "s"))
+               for noun in nouns]
     forms = zip((*nouns, *plurals), ("himself", "herself", "themselves", "themselves"))
     return [(article + form, reflexive) for form, reflexive in forms]
 
 
 def reflexive_pairs(subjects: Sequence[Tuple[str, str, str]], rest: str) -> Frame:
     """The pairs of each (subject, its reflexive, a wrong one); `{}` in `rest` is where the reflexive goes."""
-    return [
-        (capitalised(f"{subject} {rest}".format(good)), capitalised(f"{subject} {rest}".format(bad)))
-        for subject, good, bad in subjects
-    ]
+    return [(capitalised(f"{subject} {rest}".format(good)), capitalised(f"{subject} {rest}".format(bad)))
+            for subject, good, bad in subjects]
 
 
 def binding(heads: Sequence[Pair], others: Sequence[Pair], subject: str, rest: str) -> Frame:
     """The pairs whose bad reflexive matches another phrase of the sentence, which cannot bind it."""
     return reflexive_pairs(
-        [
-            (subject.format(head=head, other=other), good, bad)
-            for (head, good), (other, bad) in product(heads, others)
-            if good != bad
-        ],
-        rest,
-    )
+        [(subject.format(head=head, other=other), good, bad)
+         for (head, good), (other, bad) in product(heads, others) if good != bad], rest)
 
 
 def reflexives() -> List[Iterator[Frame]]:
@@ -332,39 +256,25 @@ def reflexives() -> List[Iterator[Frame]]:
     persons = [(*subject, bad) for subject, all_bad in PERSONS.items() for bad in all_bad]
     return [
         # The girl hurt herself / *himself again. The girls hurt themselves / *herself again.
-        (
-            reflexive_pairs([(*head, bad) for head, bad in zip(heads, wrong)], f"{verb} {{}} {tail}.")
-            for heads, verb, tail in product(both.values(), verbs, TAILS)
-        ),
+        (reflexive_pairs([(*head, bad) for head, bad in zip(heads, wrong)], f"{verb} {{}} {tail}.")
+         for heads, verb, tail in product(both.values(), verbs, TAILS)),
         # We almost blamed ourselves / *themselves again.
-        (
-            reflexive_pairs(persons, f"{adverb}{verb} {{}} {tail}.")
-            for adverb, verb, tail in product(("almost ", "really ", "never ", ""), verbs, TAILS)
-        ),
+        (reflexive_pairs(persons, f"{adverb}{verb} {{}} {tail}.")
+         for adverb, verb, tail in product(("almost ", "really ", "never ", ""), verbs, TAILS)),
         # Mary's uncle hurt himself / *herself again.
-        (
-            binding(in_both_genders(kin, ""), names, "{other}'s {head}", f"{verb} {{}} {tail}.")
-            for kin, names, verb, tail in product(KIN, named, verbs, TAILS)
-        ),
+        (binding(in_both_genders(kin, ""), names, "{other}'s {head}", f"{verb} {{}} {tail}.")
+         for kin, names, verb, tail in product(KIN, named, verbs, TAILS)),
         # The king near the girls hurt himself / *themselves. The nun who met the boy hurt herself / *himself.
-        (
-            binding(both[head], both[other], link, verb + " {}.")
-            for (head, other), link, verb in product(permutations(both, 2), LINKS, verbs)
-        ),
+        (binding(both[head], both[other], link, verb + " {}.")
+         for (head, other), link, verb in product(permutations(both, 2), LINKS, verbs)),
         # Mary said that the boys hurt themselves / *herself. The boys said Mary hurt herself / *themselves.
-        (
-            binding(*phrases[::turn], f"{{other}} {claim} that {{head}}", verb + " {}.")
-            for phrases in product(both.values(), named)
-            for turn, claim, verb in product((1, -1), ("said", "thought", "knew"), verbs)
-        ),
+        (binding(*phrases[::turn], f"{{other}} {claim} that {{head}}", verb + " {}.")
+         for phrases in product(both.values(), named)
+         for turn, claim, verb in product((1, -1), ("said", "thought", "knew"), verbs)),
         # The young king praised himself. *Himself praised the young king.
-        (
-            [
-                (capitalised(f"{head} {verb} {reflexive}."), capitalised(f"{reflexive} {verb} {head}."))
-                for head, reflexive in in_both_genders(nouns, f"the {adjective} ")
-            ]
-            for adjective, nouns, verb in product(AGE, GENDERED, verbs)
-        ),
+        ([(capitalised(f"{head} {verb} {reflexive}."), capitalised(f"{reflexive} {verb} {head}."))
+          for head, reflexive in in_both_genders(nouns, f"the {adjective} ")]
+         for adjective, nouns, verb in product(AGE, GENDERED, verbs)),
     ]
 
 
@@ -397,15 +307,12 @@ def check_sizes(sizes: Dict[str, int], capacity: int) -> None:
     """Raises a `UserError` for a size that cannot be; `capacity` is the frames of the poorest phenomenon."""
     for split, size in sizes.items():
         if size < MIN_SIZE:
-            raise UserError(
-                f"--{split}_size is {size}; it has to be at least {MIN_SIZE}, to hold both labels of each phenomenon."
-            )
+            raise UserError(f"--{split}_size is {size}; it has to be at least {MIN_SIZE}, to hold both "
+                            "labels of each phenomenon.")
     total, most = sum(sizes.values()), int(len(PHENOMENA) * (capacity - 3) / ACCEPTABLE_SHARE)
     if total > most:  # the 3 above: each of the splits may round up
-        raise UserError(
-            f"--train_size, --dev_size and --test_size are {total} together; the grammar has "
-            f"only enough for {most}, ask for fewer."
-        )
+        raise UserError(f"--train_size, --dev_size and --test_size are {total} together; the grammar has "
+                        f"only enough for {most}, ask for fewer.")
 
 
 def make_splits(sizes: Dict[str, int], seed: int) -> Dict[str, List[Example]]:
@@ -469,10 +376,8 @@ def write_files(texts: Dict[str, str], overwrite: bool) -> List[str]:
                 existing[path] = file.read()
         different = [path for path, data in existing.items() if data != texts[path].encode("utf-8")]
         if different and not overwrite:
-            raise UserError(
-                f"There already, with other contents: {', '.join(different)}; give another "
-                "--output_dir, or --overwrite to replace them."
-            )
+            raise UserError(f"There already, with other contents: {', '.join(different)}; give another "
+                            "--output_dir, or --overwrite to replace them.")
         to_write = [path for path in texts if path not in existing or path in different]
         for path in to_write:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -497,7 +402,8 @@ def summary(splits: Dict[str, List[Example]]) -> str:
 @exits_on_user_error
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Makes the splits, writes their files and prints what is in them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", required=True, help="where to write train.tsv, dev.tsv and test.tsv")
     for split, size in (("train", 4000), ("dev", 500), ("test", 500)):
         parser.add_argument(f"--{split}_size", type=int, default=size, help="sentences (default %(default)s)")

@@ -27,9 +27,9 @@ echo "== 3/4 data: sentences that are English and sentences that are not quite"
 echo "== 4/4 training adapters of size 64; BERT itself stays frozen"
 command=(run_classifier.py --task_name=CoLA --data_dir="$data"
   --vocab_file="$base/vocab.txt" --bert_config_file="$base/bert_config.json" --init_checkpoint="$base/bert_model.ckpt"
-  --max_seq_length=24 --train_batch_size=32 --eval_batch_size=64 --predict_batch_size=64
-  --learning_rate=1e-3 --num_train_epochs=3 --save_checkpoints_steps=125 --seed=1 --output_dir="$run")
-"$python" "${command[@]}" --do_train=true --do_eval=true --do_predict=true
+  --max_seq_length=16 --train_batch_size=8 --eval_batch_size=64 --predict_batch_size=64
+  --learning_rate=3e-4 --num_train_epochs=3 --save_checkpoints_steps=500 --seed=1)
+"$python" "${command[@]}" --output_dir="$run" --do_train=true --do_eval=true --do_predict=true
 
 value() { sed -n "s/^$1 = //p" "$run/eval_results.txt"; }
 cat <<SUMMARY
@@ -45,5 +45,5 @@ Always the majority class: Matthews correlation 0.0, accuracy $(value majority_a
 
 Try next: the same with LayerNorms and head only, 0.05 % of the parameters.
   $python ${command[*]} \\
-    --do_train=true --do_eval=true --tuning_mode=layer_norm --output_dir=$folder/layer_norm
+    --tuning_mode=layer_norm --output_dir=$folder/layer_norm --do_train=true --do_eval=true
 SUMMARY
