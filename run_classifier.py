@@ -142,7 +142,7 @@ def evaluate(run: Run, task: tasks.Task, examples: Sequence[InputExample]) -> Di
     results = {"eval_" + name: value for name, value in scoring.score(names, labels, classes).items()}
     # `loss` stands beside `eval_loss` in the original's file.
     results.update(eval_loss=loss, loss=loss, global_step=run.step())
-    results["majority_accuracy"] = scoring.majority_class_score(("accuracy",), labels)["accuracy"]
+    results.update({f"majority_{name}": value for name, value in scoring.majority_class_score(names, labels).items()})
     tf.logging.info("***** Eval results *****")
     lines = [f"{key} = {results[key]}" for key in sorted(results)]
     for line in lines:

@@ -12,6 +12,7 @@ import os
 import sys
 from typing import Any, Dict, List
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
 from errors import UserError, exits_on_user_error  # noqa: E402  the path has to be set first

