@@ -121,6 +121,7 @@ class AdapterConfig:
                 f"The adapters' initial scale must be a finite number from 0 on, found {self.init_scale!r}."
             )
         get_activation(self.activation)
+        object.__setattr__(self, "activation", self.activation.lower())
         if self.placement not in PLACEMENTS:
             raise errors.unknown("adapter placement", self.placement, PLACEMENTS)
         if self.layers is not None:

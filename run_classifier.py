@@ -122,7 +122,8 @@ def write_features(run: Run, task: tasks.Task, examples: Sequence[InputExample],
     path = os.path.join(run.settings.output_dir, name + ".tf_record")
     if run.settings.use_tpu and name != "train":
         examples = pad_examples(examples, batch_size)
-    file_based_convert_examples_to_features(examples, task.labels, run.settings.max_seq_length, run.tokenizer, path)
+    with files.reported():
+        file_based_convert_examples_to_features(examples, task.labels, run.settings.max_seq_length, run.tokenizer, path)
     return path
 
 
@@ -173,9 +174,11 @@ def run_task(settings: ClassifierSettings) -> None:
     """Does everything that is asked for; nothing is written before all of it is checked."""
     settings.check()
     task = tasks.get(settings.task_name)
-    examples = read_splits(settings, task)
-    run = Run(settings, ClassificationHead(len(task.labels)), len(examples.get("train", ())))
-    run.claim_output_dir()
+    settings = dataclasses.replace(settings, task_name=task.name)
+    with files.reported():
+        examples = read_splits(settings, task)
+        run = Run(settings, ClassificationHead(len(task.labels)), len(examples.get("train", ())))
+        run.claim_output_dir()
     if settings.do_train:
         train(run, task, examples["train"])
     if settings.do_eval:
@@ -187,8 +190,9 @@ def run_task(settings: ClassifierSettings) -> None:
 @errors.exits_on_user_error
 def main(_: Sequence[str]) -> None:
     """Flags -> settings -> run."""
-    logs.show_progress()
-    run_task(settings_lib.from_flags(ClassifierSettings, FLAGS))
+    settings = settings_lib.from_flags(ClassifierSettings, FLAGS)
+    logs.show_progress(all_lines=settings.use_tpu)
+    run_task(settings)
 
 
 if __name__ == "__main__":

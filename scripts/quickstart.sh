@@ -23,7 +23,7 @@ if [ ! -f "$base/bert_model.ckpt.index" ]; then
 fi
 
 echo "== 3/4 data: sentences that are English and sentences that are not quite"
-"$python" scripts/make_acceptability_data.py --output_dir="$data"
+"$python" scripts/make_acceptability_data.py --output_dir="$data" --overwrite
 
 echo "== 4/4 training adapters of size 64; BERT itself stays frozen"
 command=(run_classifier.py --task_name=CoLA --data_dir="$data"

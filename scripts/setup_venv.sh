@@ -11,15 +11,16 @@ venv=${1:-.venv}
 requirements=${2:-requirements.txt}
 python=${PYTHON:-python3}
 
+version=$("$python" --version 2>&1) || { echo "setup_venv.sh: error: there is no interpreter '$python'." >&2; exit 1; }
 wanted=$(cat requirements*.txt "$requirements" | cksum)
 stamp="$venv/.installed-$(basename "$requirements" .txt)"
-if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -c 'import sys' 2>/dev/null; then
-  echo "Making $venv with $("$python" --version 2>&1)" >&2
-  "$python" -m venv "$venv"
+if [ "$("$venv/bin/python" --version 2>&1 || true)" != "$version" ]; then
+  echo "Making $venv with $version" >&2
+  "$python" -m venv --clear "$venv"
 fi
 if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ]; then
   echo "Installing $requirements into $venv (some hundred MB the first time)" >&2
-  # Wheels only: a source package would want compilers. Old pips (Python 3.7) need an update to find some wheels.
+  # Rather an older wheel than a newer source package, which would want compilers. Old pips (Python 3.7) find fewer.
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip >&2
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --prefer-binary -r "$requirements" >&2
   echo "$wanted" > "$stamp"

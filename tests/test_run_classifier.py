@@ -18,6 +18,7 @@ import modeling
 import optimization
 import run_classifier
 import tokenization
+from adapter_layers import AdapterConfig
 from run_classifier import ClassifierSettings, run_task
 from training import compat
 from training import settings as settings_lib
@@ -107,6 +108,19 @@ class TestRun:
         expected = optimization.trainable_names(variables, mode["tuning_mode"], 2, mode.get("tune_top_layers"))
         assert slots == set(expected)
 
+    def test_other_spellings_of_the_same_settings_continue_the_run(self, given):
+        run(given, do_train=True, adapter_layers="0-1", adapter_activation="GELU")
+        run(given, do_train=True, adapter_layers="0,1", adapter_activation="gelu", task_name="cola")
+        assert "--adapter_layers was [0, 1], is None" in refusal(given, do_train=True)
+
+    def test_a_named_checkpoint_of_the_run_is_the_one_that_is_evaluated(self, given):
+        run(given, do_train=True, do_eval=True, save_checkpoints_steps=4)
+        last = read_results(given["output_dir"])
+        run(given, do_eval=True, init_checkpoint=os.path.join(given["output_dir"], "model.ckpt-4"))
+        middle = read_results(given["output_dir"])
+        assert (middle["global_step"], last["global_step"]) == (4, 8)
+        assert middle["eval_loss"] != last["eval_loss"]
+
     def test_predictions_gain_a_header_of_label_names_by_flag_only(self, given):
         run(given, do_train=True, do_predict=True)
         path = os.path.join(given["output_dir"], "test_results.tsv")
@@ -154,8 +168,6 @@ class TestRun:
             tf.get_variable("output_weights/adam_m", initializer=tf.zeros_like(head), trainable=False)
             tf.get_variable("global_step", initializer=np.int64(4008), trainable=False)
 
-        from adapter_layers import AdapterConfig
-
         prefix = write_bert(str(tmp_path / "google"), tiny_config(), AdapterConfig(size=4), extra=add_head)
         run(given, init_checkpoint=prefix, do_eval=True)
         assert read_results(given["output_dir"])["global_step"] == 4008
@@ -183,6 +195,15 @@ class TestRefusals:
             ({"train_batch_size": 0}, "--train_batch_size"),
             ({"train_batch_size": 1000}, "less than one step"),
             ({"use_tpu": True}, "--tpu_name"),
+            ({"use_tpu": True, "tpu_name": "grpc://10.0.0.2:8470", "master": "x"}, "--tpu_name"),
+            (
+                {"use_tpu": True, "tpu_name": "grpc://10.0.0.2:8470", "eval_batch_size": 9},
+                "--eval_batch_size must be a",
+            ),
+            ({"seed": -1}, "--seed must be from 0"),
+            ({"num_train_epochs": float("inf")}, "--num_train_epochs"),
+            ({"adapter_layers": "1-0"}, "found '1-0'"),
+            ({"output_dir": "nothere://bucket/run"}, "nothere"),
             ({"data_dir": "/nowhere/at/all"}, "The data folder /nowhere/at/all does not exist"),
             ({"init_checkpoint": "/nowhere/bert_model.ckpt"}, "There is no checkpoint /nowhere/bert_model.ckpt"),
             ({"bert_config_file": "/nowhere/bert_config.json"}, "/nowhere/bert_config.json"),
@@ -247,6 +268,28 @@ class TestRefusals:
         assert "--learning_rate was 0.001, is 0.0005" in text and "--num_train_epochs was 1.0, is 2.0" in text
         assert "--adapter_size was 4, is 8" in refusal(given, do_eval=True, adapter_size=8)
         run(given, do_eval=True, learning_rate=5e-4)  # what only training looks at does not matter to evaluation
+
+    def test_weights_without_optimizer_slots_are_no_run_to_continue(self, given, tiny_bert, tmp_path):
+        """A folder of somebody's, with a note of its newest checkpoint but without what training needs."""
+
+        def add_head():
+            tf.get_variable("output_weights", [2, TINY["hidden_size"]])
+            tf.get_variable("output_bias", [2])
+
+        prefix = write_bert(given["output_dir"], tiny_config(), AdapterConfig(size=4), extra=add_head)
+        with open(os.path.join(given["output_dir"], "checkpoint"), "w") as file:
+            file.write(f'model_checkpoint_path: "{os.path.basename(prefix)}"\n')
+        text = refusal(given, do_train=True)
+        assert "adam_m" in text and "another --output_dir" in text
+
+    def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_last_checkpoint(self, given, tmp_path):
+        def add_bad_head():
+            tf.get_variable("output_weights", initializer=np.full([2, TINY["hidden_size"]], np.nan, np.float32))
+            tf.get_variable("output_bias", initializer=np.zeros([2], np.float32))
+
+        prefix = write_bert(str(tmp_path / "nan"), tiny_config(), AdapterConfig(size=4), extra=add_bad_head)
+        with pytest.raises(errors.UserError, match="The loss became NaN: lower --learning_rate .*model.ckpt-0"):
+            run(given, init_checkpoint=prefix, do_train=True)
 
     def test_evaluation_without_any_checkpoint(self, given):
         assert "nothing to evaluate" in refusal(given, init_checkpoint=None, do_eval=True)

@@ -1,1 +1,1 @@
-"""What every entry point shares: estimator, hooks, checkpoints, adapter packs, conversion."""
+"""What every entry point shares: TensorFlow versions, estimator, settings, checkpoints, hooks, scoring."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import List, Mapping, Optional, Tuple
+from typing import List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -187,8 +187,13 @@ def _check_adapters(prefix: str, adapters: parameters.Shapes, found: parameters.
         )
 
 
-def latest_of_run(shapes: parameters.Shapes, output_dir: str) -> Optional[Source]:
+def latest_of_run(shapes: parameters.Shapes, output_dir: str, trained: Sequence[str] = ()) -> Optional[Source]:
     """The newest checkpoint of a run in its output folder, or None where there is none yet.
+
+    Args:
+      shapes: the model's variables.
+      output_dir: the folder.
+      trained: where training is to continue, the variables that train: their optimizer slots must be there too.
 
     Raises:
       errors.UserError: it is damaged or belongs to another model.
@@ -197,7 +202,11 @@ def latest_of_run(shapes: parameters.Shapes, output_dir: str) -> Optional[Source
     if prefix is None:
         return None
     found = read_shapes(prefix)
-    misfit = modeling.describe_misfit(shapes, found)
+    expected = dict(shapes)
+    if trained:
+        expected.update({f"{name}/{slot}": shapes[name] for name in trained for slot in ("adam_m", "adam_v")})
+        expected["global_step"] = ()
+    misfit = modeling.describe_misfit(expected, found)
     if misfit:
         raise errors.UserError(
             f"The output folder {output_dir} holds a run of another model ({prefix}): {misfit} Use another "

@@ -106,7 +106,12 @@ def tpu_cluster(tpu_name: str, tpu_zone: Optional[str], gcp_project: Optional[st
         raise errors.UserError(
             f"TPUs need TensorFlow 2.15 or older (Python 3.11 or older); this is TensorFlow {tf.version.VERSION}."
         )
+    # The estimator's training loop is built on the older control flow.
+    tf.disable_control_flow_v2()
     try:
-        return tf.distribute.cluster_resolver.TPUClusterResolver(tpu_name, zone=tpu_zone, project=gcp_project)
+        cluster = tf.distribute.cluster_resolver.TPUClusterResolver(tpu_name, zone=tpu_zone, project=gcp_project)
+        cluster.master()
+        return cluster
     except Exception as error:  # whatever the cloud client raises: it is about the address that the user gave
-        raise errors.UserError(f"No TPU '{tpu_name}' can be reached: {error}") from error
+        reason = str(error).strip().split("\n")[0]
+        raise errors.UserError(f"No TPU '{tpu_name}' can be reached: {reason}") from error

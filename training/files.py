@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from typing import Iterator
 
 import tensorflow.compat.v1 as tf
 
 import errors
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """Turns what the file system refuses (no rights, no space, unknown scheme) into a `UserError`."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        reason = str(error.message or error).strip().split("\n")[0]
+        raise errors.UserError(f"The file system refused: {reason}") from None
 
 
 def make_folder(path: str) -> None:
@@ -20,6 +32,12 @@ def make_folder(path: str) -> None:
 def write_text(path: str, text: str) -> None:
     """Writes a text file under a temporary name and renames it, over an older one if there is one."""
     partial = f"{path}.{os.getpid()}.partial"
-    with tf.gfile.GFile(partial, "w") as writer:
-        writer.write(text)
-    tf.gfile.Rename(partial, path, overwrite=True)
+    with reported():
+        try:
+            with tf.gfile.GFile(partial, "w") as writer:
+                writer.write(text)
+            tf.gfile.Rename(partial, path, overwrite=True)
+        except BaseException:
+            if tf.gfile.Exists(partial):
+                tf.gfile.Remove(partial)
+            raise

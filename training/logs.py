@@ -7,7 +7,7 @@ import re
 
 import tensorflow.compat.v1 as tf
 
-_FROM_TENSORFLOW = re.compile(r"[/\\](tensorflow|tensorflow_core|tensorflow_estimator)[/\\]")
+_FROM_TENSORFLOW = re.compile(r"-packages[/\\](tensorflow|tensorflow_core|tensorflow_estimator)[/\\]")
 _WORTH_READING = ("Saving checkpoints", "Restoring parameters", "Loss for final step", "Skipping training")
 
 
@@ -17,13 +17,15 @@ def _is_worth_reading(record: logging.LogRecord) -> bool:
     return record.getMessage().startswith(_WORTH_READING)
 
 
-def show_progress() -> None:
-    """Shows lines from INFO on, each once (absl would print TensorFlow's lines a second time)."""
+def show_progress(all_lines: bool = False) -> None:
+    """Shows lines from INFO on, each once (absl would print TensorFlow's lines a second time).
+
+    Args:
+      all_lines: keep TensorFlow's own lines: on a TPU they are the only progress there is.
+    """
     tf.logging.set_verbosity(tf.logging.INFO)
     logger = logging.getLogger("tensorflow")
     logger.propagate = False
-    if not any(getattr(one, "_adapter_bert", False) for one in logger.filters):
-        worth_reading = logging.Filter()
-        worth_reading.filter = _is_worth_reading
-        worth_reading._adapter_bert = True
-        logger.addFilter(worth_reading)
+    logger.removeFilter(_is_worth_reading)
+    if not all_lines:
+        logger.addFilter(_is_worth_reading)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -42,8 +43,6 @@ class Run:
         self.tokenizer = load_tokenizer(settings, self.config)
         modeling.check_sequence_length(settings.max_seq_length, self.config)
         self.seed = self._check_earlier_settings()
-        if settings.adapter:
-            settings.adapter.check_fits(self.config.num_hidden_layers)
         self.shapes = parameters.model_shapes(self.config, head, settings.adapter)
         self.trained = optimization.trainable_names(
             list(self.shapes), settings.tuning_mode, self.config.num_hidden_layers, settings.tune_top_layers
@@ -64,13 +63,19 @@ class Run:
         try:
             with tf.gfile.GFile(path, "r") as reader:
                 earlier = json.loads(reader.read())
+            if not isinstance(earlier, dict):
+                raise ValueError("no JSON object")
         except ValueError as error:
             raise errors.UserError(f"{path} is damaged ({error}): use another --output_dir.") from None
         now = self.settings.identity((MODEL, TRAINING) if self.settings.do_train else (MODEL,))
         if seed is None:
             now.pop("seed", None)
+        # A setting that an older version did not know had its default then.
+        unset = {field.name: field.default for field in dataclasses.fields(self.settings)}
         differing = [
-            f"--{name} was {earlier.get(name)}, is {value}" for name, value in now.items() if earlier.get(name) != value
+            f"--{name} was {earlier.get(name, unset[name])}, is {value}"
+            for name, value in now.items()
+            if earlier.get(name, unset[name]) != value
         ]
         if differing:
             raise errors.UserError(
@@ -80,7 +85,11 @@ class Run:
         return earlier.get("seed", drawn) if seed is None else seed
 
     def _find_initial_values(self) -> Optional[checkpoints.Source]:
-        source = checkpoints.latest_of_run(self.shapes, self.settings.output_dir)
+        settings = self.settings
+        if not settings.do_train and settings.init_checkpoint and self._is_own(settings.init_checkpoint):
+            # One of several checkpoints of this folder's run, named to be evaluated.
+            return checkpoints.choose_source(self.shapes, settings.init_checkpoint, for_training=False)
+        source = checkpoints.latest_of_run(self.shapes, settings.output_dir, self.trained if settings.do_train else ())
         if source:
             tf.logging.info("Continuing from %s (step %d)", source.prefix, source.step)
             return source
@@ -142,23 +151,41 @@ class Run:
             seed=self.seed,
             skip_examples=start * settings.train_batch_size,
         )
-        self._estimator().train(input_fn=input_fn, max_steps=schedule.num_train_steps)
+        try:
+            self._estimator().train(input_fn=input_fn, max_steps=schedule.num_train_steps)
+        except tf.train.NanLossDuringTrainingError:
+            raise errors.UserError(
+                f"The loss became NaN: lower --learning_rate (it is {settings.learning_rate}) and use another "
+                f"--output_dir. The last checkpoint is {tf.train.latest_checkpoint(settings.output_dir)}."
+            ) from None
+        except tf.errors.ResourceExhaustedError:
+            raise errors.UserError(
+                f"Out of memory: lower --train_batch_size (it is {settings.train_batch_size}) or --max_seq_length "
+                f"(it is {settings.max_seq_length})."
+            ) from None
 
     def predict(self, record_file: str, batch_size: int) -> Iterator[Dict[str, np.ndarray]]:
         """Yields the head's predictions for every record in the file's order, fillers left out."""
         input_fn = records.file_based_input_fn_builder(
             record_file, self.settings.max_seq_length, is_training=False, drop_remainder=self.settings.use_tpu
         )
-        for row in self._estimator(predict_batch_size=batch_size).predict(
-            input_fn=input_fn, yield_single_examples=True
-        ):
+        named = not self.settings.do_train and self._is_own(self._init.prefix)
+        predictions = self._estimator(predict_batch_size=batch_size).predict(
+            input_fn=input_fn, yield_single_examples=True, checkpoint_path=self._init.prefix if named else None
+        )
+        for row in predictions:
             if row["is_real_example"]:
                 yield row
 
     def step(self) -> int:
         """The training step of the weights that `predict` uses."""
-        prefix = tf.train.latest_checkpoint(self.settings.output_dir)
-        return checkpoints.read_step(prefix) if prefix else self._init.step
+        if not self.settings.do_train:
+            return self._init.step
+        return checkpoints.read_step(tf.train.latest_checkpoint(self.settings.output_dir))
+
+    def _is_own(self, checkpoint: str) -> bool:
+        """Whether a checkpoint lies in the output folder."""
+        return os.path.realpath(os.path.dirname(checkpoint)) == os.path.realpath(self.settings.output_dir)
 
     def _continues(self) -> bool:
         """Whether the estimator finds a checkpoint in its own folder and needs no initial values."""
@@ -207,7 +234,8 @@ def make_estimator(
         master=settings.master,
         model_dir=settings.output_dir,
         tf_random_seed=seed,
-        session_config=compat.session_config(),
+        # On a TPU the estimator brings its own.
+        session_config=None if settings.use_tpu else compat.session_config(),
         save_checkpoints_steps=settings.save_checkpoints_steps,
         tpu_config=compat.TPUConfig(
             iterations_per_loop=settings.iterations_per_loop,

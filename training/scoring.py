@@ -1,4 +1,4 @@
-"""Metrics over a whole data set, by scikit-learn and SciPy."""
+"""Metrics over a whole data set, by scikit-learn."""
 
 from __future__ import annotations
 

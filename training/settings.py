@@ -45,7 +45,7 @@ class Settings:
     bert_config_file: Optional[str] = setting(
         None, "JSON file with the architecture of the pre-trained BERT.", MODEL, "file"
     )
-    task_name: Optional[str] = setting(None, "Name of the task, in any case.", MODEL)
+    task_name: Optional[str] = setting(None, "Name of the task, in any case.", TRAINING)
     vocab_file: Optional[str] = setting(None, "WordPiece vocabulary of the pre-trained BERT.", MODEL, "file")
     output_dir: Optional[str] = setting(None, "Folder for checkpoints and results; made if it does not exist.")
     init_checkpoint: Optional[str] = setting(
@@ -57,7 +57,7 @@ class Settings:
     )
     do_lower_case: bool = setting(True, "Lower-case the input: true for uncased models, false for cased ones.", MODEL)
     max_seq_length: int = setting(
-        128, "Tokens of a sequence with its special tokens: longer ones are cut, shorter ones padded.", MODEL
+        128, "Tokens of a sequence with its special tokens: longer ones are cut, shorter ones padded.", TRAINING
     )
     do_train: bool = setting(False, "Train.")
     do_eval: bool = setting(False, "Score the dev split.")
@@ -149,22 +149,44 @@ class Settings:
         self._check_range("learning_rate", 0)
         self._check_range("num_train_epochs", 0)
         self._check_range("warmup_proportion", 0, 1)
-        if self.use_tpu and not (self.tpu_name or self.master):
-            raise errors.UserError("--use_tpu=true needs --tpu_name, the TPU's name or grpc:// address.")
+        if self.seed is not None:
+            self._check_range("seed", 0, 2**31 - 1)
+        if self.use_tpu:
+            self._check_tpu()
+
+    def _check_tpu(self) -> None:
+        if bool(self.tpu_name) == bool(self.master):
+            raise errors.UserError(
+                "--use_tpu=true needs --tpu_name, the TPU's name or grpc:// address, or else --master; found "
+                f"--tpu_name={self.tpu_name} and --master={self.master}."
+            )
+        for name in ("train_batch_size", "eval_batch_size", "predict_batch_size"):
+            if getattr(self, name) % self.num_tpu_cores:
+                raise errors.UserError(
+                    f"On a TPU, --{name} must be a multiple of --num_tpu_cores={self.num_tpu_cores}, found "
+                    f"{getattr(self, name)}."
+                )
 
     def _check_range(self, name: str, least: float, most: float = float("inf")) -> None:
         value = getattr(self, name)
-        if not least <= value <= most:
+        if not least <= value <= most or value == float("inf"):
             limits = f"{least} or more" if most == float("inf") else f"from {least} to {most}"
             raise errors.UserError(f"--{name} must be {limits}, found {value}.")
 
     def identity(self, scopes: Tuple[str, ...]) -> Dict[str, Any]:
-        """The values by which two runs are told apart, as JSON can hold them."""
-        return {
+        """The values by which two runs are told apart, as JSON can hold them: of two spellings, one.
+
+        Adapter settings are None in modes that build no adapters.
+        """
+        values = {
             field.name: _identity_value(getattr(self, field.name), field.metadata["kind"])
             for field in dataclasses.fields(self)
             if field.metadata["scope"] in scopes
         }
+        for name in [name for name in values if name.startswith("adapter_")]:
+            value = getattr(self.adapter, name[len("adapter_") :], None)
+            values[name] = list(value) if isinstance(value, tuple) else value
+        return values
 
 
 def _identity_value(value: Any, kind: str) -> Any:
@@ -183,7 +205,7 @@ def parse_layers(text: str) -> Optional[Tuple[int, ...]]:
     layers = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not first.isdigit() or (dash and not (last.isdigit() and int(first) <= int(last))):
             raise errors.UserError(
                 f"--adapter_layers takes 'all' or numbers and ranges such as 0-5 or 9,10,11; found '{text}'."
             )
