@@ -1,4 +1,4 @@
-"""Trains, evaluates and applies BERT with adapters on classification tasks, by the flags of the original script.
+r"""Trains, evaluates and applies BERT with adapters on classification tasks, by the flags of the original script.
 
     python run_classifier.py --task_name=CoLA --do_train=true --do_eval=true --data_dir=glue_data/CoLA \
       --vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json --init_checkpoint=$BERT/bert_model.ckpt \
