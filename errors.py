@@ -35,6 +35,11 @@ def unknown(kind: str, name: object, available: Iterable[str]) -> UserError:
     return UserError("Unknown {} '{}'.{} Available: {}.".format(kind, name, hint, ", ".join(names)))
 
 
+def reason(error: BaseException) -> str:
+    """The first line of another library's exception, without its full stop: to be quoted in a sentence."""
+    return str(getattr(error, "message", None) or error).strip().split("\n")[0].rstrip(".")
+
+
 def exits_on_user_error(main: Callable[..., None]) -> Callable[..., None]:
     """Wraps an entry point's `main`: a `UserError` becomes one line on stderr and exit code 1."""
 

@@ -86,7 +86,7 @@ class BertConfig:
             with tf.gfile.GFile(json_file, "r") as reader:
                 values = json.loads(reader.read())
         except (tf.errors.OpError, UnicodeDecodeError) as error:
-            raise errors.UserError(f"Cannot read the BERT config {json_file}: {_reason(error)}.") from None
+            raise errors.UserError(f"Cannot read the BERT config {json_file}: {errors.reason(error)}.") from None
         except ValueError as error:
             raise errors.UserError(f"The BERT config {json_file} is not JSON: {error}.") from None
         if not isinstance(values, dict):
@@ -420,8 +420,3 @@ def describe_misfit(
         )
     fitting = len(expected) - len(missing) - len(other)
     return "{} of {} variables match; {}.".format(fitting, len(expected), ", ".join(parts))
-
-
-def _reason(error: Exception) -> str:
-    """The first line of an exception's own text."""
-    return str(getattr(error, "message", None) or error).strip().split("\n")[0].rstrip(".")

@@ -105,8 +105,7 @@ def check_readable(prefix: str, names: List[str]) -> None:
 
 
 def _damaged(prefix: str, error: Exception) -> errors.UserError:
-    reason = str(getattr(error, "message", None) or error).strip().split("\n")[0]
-    return errors.UserError(f"The checkpoint {prefix} is damaged and cannot be read: {reason}")
+    return errors.UserError(f"The checkpoint {prefix} is damaged and cannot be read: {errors.reason(error)}.")
 
 
 def read_step(prefix: str) -> int:

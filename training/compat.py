@@ -113,5 +113,4 @@ def tpu_cluster(tpu_name: str, tpu_zone: Optional[str], gcp_project: Optional[st
         cluster.master()
         return cluster
     except Exception as error:  # whatever the cloud client raises: it is about the address that the user gave
-        reason = str(error).strip().split("\n")[0]
-        raise errors.UserError(f"No TPU '{tpu_name}' can be reached: {reason}") from error
+        raise errors.UserError(f"No TPU '{tpu_name}' can be reached: {errors.reason(error)}.") from error

@@ -17,8 +17,7 @@ def reported() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        reason = str(error.message or error).strip().split("\n")[0]
-        raise errors.UserError(f"The file system refused: {reason}") from None
+        raise errors.UserError(f"The file system refused: {errors.reason(error)}.") from None
 
 
 def make_folder(path: str) -> None:
@@ -26,7 +25,7 @@ def make_folder(path: str) -> None:
     try:
         tf.gfile.MakeDirs(path)
     except tf.errors.OpError as error:
-        raise errors.UserError(f"The folder {path} cannot be made: {error.message}.") from None
+        raise errors.UserError(f"The folder {path} cannot be made: {errors.reason(error)}.") from None
 
 
 def write_text(path: str, text: str) -> None:
