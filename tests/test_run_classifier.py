@@ -121,6 +121,11 @@ class TestRun:
         assert (middle["global_step"], last["global_step"]) == (4, 8)
         assert middle["eval_loss"] != last["eval_loss"]
 
+    def test_a_plain_bert_in_the_output_folder_is_evaluated_with_an_untrained_head(self, given):
+        prefix = write_bert(given["output_dir"], tiny_config())
+        run(given, do_eval=True, init_checkpoint=prefix)
+        assert read_results(given["output_dir"])["global_step"] == 0
+
     def test_predictions_gain_a_header_of_label_names_by_flag_only(self, given):
         run(given, do_train=True, do_predict=True)
         path = os.path.join(given["output_dir"], "test_results.tsv")

@@ -169,7 +169,8 @@ class Run:
         input_fn = records.file_based_input_fn_builder(
             record_file, self.settings.max_seq_length, is_training=False, drop_remainder=self.settings.use_tpu
         )
-        named = not self.settings.do_train and self._is_own(self._init.prefix)
+        # A checkpoint without adapters or head (a BERT in the output folder) initialises; it cannot be restored whole.
+        named = not self.settings.do_train and self._is_own(self._init.prefix) and not self._init.fresh
         predictions = self._estimator(predict_batch_size=batch_size).predict(
             input_fn=input_fn, yield_single_examples=True, checkpoint_path=self._init.prefix if named else None
         )
