@@ -25,17 +25,17 @@ class InputFeatures:
         input_ids: Sequence[int],
         input_mask: Sequence[int],
         segment_ids: Sequence[int],
-        label_id: int,
+        label_id: Union[int, float],
         is_real_example: bool = True,
     ) -> None:
-        """Takes the ids, all of one length, and the class index."""
+        """Takes the ids, all of one length, and the class index (a float: the number to predict)."""
         self.input_ids = input_ids
         self.input_mask = input_mask
         self.segment_ids = segment_ids
         self.label_id = label_id
         self.is_real_example = is_real_example
 
-    def as_lists(self) -> collections.OrderedDict[str, List[int]]:
+    def as_lists(self) -> collections.OrderedDict[str, list]:
         """The values under the names that TFRecords and the network's graph use."""
         return collections.OrderedDict(
             input_ids=list(self.input_ids),
@@ -65,7 +65,7 @@ def convert_single_example(
     Args:
       ex_index: its index; the first few are logged.
       example: the example.
-      label_list: label words in the order of the classes.
+      label_list: label words in the order of the classes; empty where the label is a number.
       max_seq_length: length of the result.
       tokenizer: text to ids.
 
@@ -74,7 +74,7 @@ def convert_single_example(
     """
     if isinstance(example, PaddingInputExample):
         zeros = [0] * max_seq_length
-        return InputFeatures(zeros, zeros, zeros, label_id=0, is_real_example=False)
+        return InputFeatures(zeros, zeros, zeros, label_id=0 if label_list else 0.0, is_real_example=False)
 
     tokens_a = tokenizer.tokenize(example.text_a)
     # A second text without a token counts as none, as in the original.
@@ -99,7 +99,9 @@ def convert_single_example(
     return features
 
 
-def _label_id(example: InputExample, label_list: Sequence[str]) -> int:
+def _label_id(example: InputExample, label_list: Sequence[str]) -> Union[int, float]:
+    if not label_list:
+        return float(example.label or 0.0)
     if example.label is None:
         return 0
     if example.label not in label_list:
@@ -116,7 +118,7 @@ def _log_example(example: InputExample, tokens: Sequence[str], features: InputFe
     tf.logging.info("guid: %s", example.guid)
     tf.logging.info("tokens: %s", " ".join(tokenization.printable_text(token) for token in tokens))
     tf.logging.info("input_ids: %s", " ".join(map(str, features.input_ids)))
-    tf.logging.info("label: %s (id = %d)", example.label, features.label_id)
+    tf.logging.info("label: %s (id = %s)", example.label, features.label_id)
 
 
 def iterate_features(

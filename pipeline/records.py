@@ -17,15 +17,26 @@ Features = Dict[str, tf.Tensor]
 InputFn = Callable[[Mapping[str, Any]], tf.data.Dataset]
 
 
-def feature_spec(seq_length: int) -> Dict[str, tf.FixedLenFeature]:
-    """Names, types and lengths of the features of a classification example."""
+def feature_spec(seq_length: int, label_type: tf.DType = tf.int64) -> Dict[str, tf.FixedLenFeature]:
+    """Names, types and lengths of an example's features.
+
+    Args:
+      seq_length: tokens of a sequence.
+      label_type: `tf.int64` for the index of a class, `tf.float32` for a number to predict.
+    """
     return {
         "input_ids": tf.FixedLenFeature([seq_length], tf.int64),
         "input_mask": tf.FixedLenFeature([seq_length], tf.int64),
         "segment_ids": tf.FixedLenFeature([seq_length], tf.int64),
-        "label_ids": tf.FixedLenFeature([], tf.int64),
+        "label_ids": tf.FixedLenFeature([], label_type),
         "is_real_example": tf.FixedLenFeature([], tf.int64),
     }
+
+
+def _as_proto(values: Sequence) -> tf.train.Feature:
+    if isinstance(values[0], float):
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
 def write_records(features: Iterable[InputFeatures], path: str) -> int:
@@ -39,11 +50,8 @@ def write_records(features: Iterable[InputFeatures], path: str) -> int:
     try:
         with tf.python_io.TFRecordWriter(partial) as writer:
             for feature in features:
-                ints = {
-                    name: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-                    for name, values in feature.as_lists().items()
-                }
-                writer.write(tf.train.Example(features=tf.train.Features(feature=ints)).SerializeToString())
+                values = {name: _as_proto(numbers) for name, numbers in feature.as_lists().items()}
+                writer.write(tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString())
                 count += 1
         tf.gfile.Rename(partial, path, overwrite=True)
     except BaseException:
@@ -84,8 +92,10 @@ def _batches(
 
 
 def _to_int32(features: Features) -> Features:
-    """TPUs and the graph take int32; TFRecords hold int64."""
-    return {name: tf.cast(values, tf.int32) for name, values in features.items()}
+    """TPUs and the graph take int32; TFRecords hold int64. Floats stay."""
+    return {
+        name: tf.cast(values, tf.int32) if values.dtype.is_integer else values for name, values in features.items()
+    }
 
 
 def file_based_input_fn_builder(
@@ -95,6 +105,7 @@ def file_based_input_fn_builder(
     drop_remainder: bool,
     seed: Optional[int] = None,
     skip_examples: int = 0,
+    label_type: tf.DType = tf.int64,
 ) -> InputFn:
     """Makes an estimator's `input_fn` that reads a TFRecord file.
 
@@ -105,6 +116,7 @@ def file_based_input_fn_builder(
       drop_remainder: leave out a last batch that is not full.
       seed: of the order.
       skip_examples: how many examples of the training order to leave out at the start.
+      label_type: see `feature_spec`.
     """
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
@@ -116,7 +128,7 @@ def file_based_input_fn_builder(
             seed,
             skip_examples,
         )
-        spec = feature_spec(seq_length)
+        spec = feature_spec(seq_length, label_type)
         return dataset.map(lambda records: _to_int32(tf.parse_example(records, spec))).prefetch(2)
 
     return input_fn
@@ -136,7 +148,7 @@ def input_fn_builder(
             columns[name].append(values if name in ("input_ids", "input_mask", "segment_ids") else values[0])
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
-        tensors = {name: tf.constant(values, tf.int32) for name, values in columns.items()}
+        tensors = _to_int32({name: tf.constant(values) for name, values in columns.items()})
         dataset = tf.data.Dataset.from_tensor_slices(tensors)
         return _batches(dataset, params["batch_size"], is_training, drop_remainder, seed, 0)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -14,14 +15,16 @@ import errors
 class InputExample:
     """One example as it stands in the data: a text or a pair of texts, and its label if known."""
 
-    def __init__(self, guid: str, text_a: str, text_b: Optional[str] = None, label: Optional[str] = None) -> None:
+    def __init__(
+        self, guid: str, text_a: str, text_b: Optional[str] = None, label: Optional[Union[str, float]] = None
+    ) -> None:
         """Takes the parts.
 
         Args:
           guid: a name for the example, unique in its split.
           text_a: the first text, not tokenised.
           text_b: the second text of a pair.
-          label: the label as a word; None or any label where it is unknown.
+          label: the label as a word, or the number to predict in a regression; None or any where it is unknown.
         """
         self.guid = guid
         self.text_a = text_a
@@ -58,29 +61,52 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A classification task over table files.
+    """What is to be learnt: a class, or a number, for a text or a pair of texts.
 
     Attributes:
       name: how it is called on the command line (any case).
-      train, dev, test: its splits.
-      labels: the label words; their order is the order of the classes.
-      metrics: names in `training.scoring.METRICS`; the first is the one that decides.
+      labels: the label words; their order is the order of the classes. Empty: the label is a number (regression).
+      metrics: names in `training.scoring.METRICS`; the first is the primary one, which decides.
+      train, dev, test: its splits; None where the task has none, or where its files are not in a fixed layout.
       aliases: further names.
       spellings: label words of the files -> label words of the task, where they differ.
+      label_range: least and greatest number that a prediction may be (regression); others are clipped.
+      submission: name of the file (without .tsv) that the benchmark's server takes; the task's own name if None.
+      test_rows: published number of rows of the test split.
     """
 
     name: str
-    train: Split
-    dev: Split
-    test: Split
     labels: Tuple[str, ...]
     metrics: Tuple[str, ...] = ("accuracy",)
+    train: Optional[Split] = None
+    dev: Optional[Split] = None
+    test: Optional[Split] = None
     aliases: Tuple[str, ...] = ()
     spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    label_range: Optional[Tuple[float, float]] = None
+    submission: Optional[str] = None
+    test_rows: Optional[int] = None
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether a number is predicted, and not a class."""
+        return not self.labels
+
+    @property
+    def primary_metric(self) -> str:
+        """The metric by which two models of this task are compared."""
+        return self.metrics[0]
 
     def split(self, name: str) -> Split:
-        """The split of this name: train, dev or test."""
-        return {"train": self.train, "dev": self.dev, "test": self.test}[name]
+        """The split of this name: train, dev or test.
+
+        Raises:
+          errors.UserError: the task has no such split.
+        """
+        split = {"train": self.train, "dev": self.dev, "test": self.test}[name]
+        if split is None:
+            raise errors.UserError(f"{self.name} has no {name} split.")
+        return split
 
 
 def read_lines(path: str) -> List[str]:
@@ -125,14 +151,14 @@ def read_rows(path: str) -> Iterator[Tuple[int, List[str]]]:
 def read_examples(task: Task, data_dir: str, split_name: str) -> Iterator[InputExample]:
     """Yields the examples of a split.
 
-    A split without a label column gives every example the first label, as the original scripts do.
+    A split without a label column gives every example the first label, as the original scripts do, or the number 0.
 
     Raises:
       errors.UserError: a missing file, a row with too few columns, an unknown label, or no example at all.
     """
     split = task.split(split_name)
     path = os.path.join(data_dir, split.file)
-    label_of = _label_words(task)
+    read_label = _number if task.is_regression else _label_word
     count = 0
     for number, row in read_rows(path):
         if split.header and number == 1:
@@ -141,25 +167,34 @@ def read_examples(task: Task, data_dir: str, split_name: str) -> Iterator[InputE
         if split.only and row[split.only[0]] != split.only[1]:
             continue
         count += 1
-        label = task.labels[0]
+        label = 0.0 if task.is_regression else task.labels[0]
         if split.label is not None:
-            label = label_of.get(row[split.label].strip())
-            if label is None:
-                raise errors.UserError(
-                    "{}, line {}: unknown label '{}'; {} has the labels {}.".format(
-                        path, number, row[split.label], task.name, ", ".join(task.labels)
-                    )
-                )
+            label = read_label(task, row[split.label], f"{path}, line {number}")
         text_b = None if split.text_b is None else row[split.text_b]
         yield InputExample(f"{split_name}-{number - 1}", row[split.text_a], text_b, label)
     if not count:
         raise errors.UserError(f"{path} holds no example of {task.name}.")
 
 
-def _label_words(task: Task) -> Dict[str, str]:
-    words = {label: label for label in task.labels}
-    words.update(task.spellings)
-    return words
+def _label_word(task: Task, cell: str, place: str) -> str:
+    word = task.spellings.get(cell.strip(), cell.strip())
+    if word not in task.labels:
+        raise errors.UserError(
+            "{}: unknown label '{}'; {} has the labels {}.".format(place, cell, task.name, ", ".join(task.labels))
+        )
+    return word
+
+
+def _number(task: Task, cell: str, place: str) -> float:
+    least, most = task.label_range or (float("-inf"), float("inf"))
+    try:
+        value = float(cell)
+    except ValueError:
+        raise errors.UserError(f"{place}: {task.name} expects a number as label, found '{cell}'.") from None
+    if not math.isfinite(value) or not least <= value <= most:
+        limits = f" from {least:g} to {most:g}" if task.label_range else ""
+        raise errors.UserError(f"{place}: {task.name} expects a finite number{limits} as label, found '{cell}'.")
+    return value
 
 
 def _check_width(row: Sequence[str], split: Split, path: str, number: int) -> None:
