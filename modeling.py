@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import re
+import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
@@ -207,8 +208,20 @@ def create_initializer(initializer_range: float = 0.02) -> Callable:
 
 
 def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
-    """Drops values at this rate and scales the others up; the tensor itself where the rate is zero."""
-    return tf.nn.dropout(x, rate=rate) if rate else x
+    """Drops values at this rate and scales the others up; the tensor itself where the rate is zero.
+
+    Where the graph has a seed and counts steps, what is dropped depends on seed, step and place in the graph alone: a
+    run that was interrupted goes on dropping what it would have dropped. (The cores of a TPU share their masks.)
+    """
+    if not rate:
+        return x
+    seed, step = tf.get_default_graph().seed, tf.train.get_global_step()
+    if seed is None or step is None:
+        return tf.nn.dropout(x, rate=rate)
+    with tf.name_scope("dropout") as place:
+        place_seed = zlib.crc32(f"{seed}/{place}".encode()) & 0x7FFFFFFF
+        noise = tf.random.stateless_uniform(tf.shape(x), [place_seed, tf.cast(step, tf.int32)])
+        return x * (tf.cast(noise >= rate, x.dtype) * (1.0 / (1.0 - rate)))
 
 
 def layer_norm(x: tf.Tensor, name: str = "LayerNorm") -> tf.Tensor:

@@ -18,6 +18,11 @@ POOLER = re.compile(r"(^|/)pooler/")
 EMBEDDINGS = re.compile(r"(^|/)embeddings/")
 ENCODER_LAYER = re.compile(r"(^|/)encoder/layer_(\d+)/")
 
+# The graph collection that holds the learning rate of the step, for those who show it.
+LEARNING_RATE = "learning_rate"
+# What the error of a step says whose gradient is infinite or not a number.
+NOT_FINITE = "The gradient is not finite"
+
 MODES = ("adapter", "full", "top_layers", "layer_norm", "head")
 
 
@@ -134,11 +139,14 @@ def create_optimizer(
       top_layers: how many layers, in mode `top_layers`.
 
     Returns:
-      The operation of one step; it also counts the global step.
+      The operation of one step; it also counts the global step. Except on a TPU, it fails (InvalidArgumentError with
+      `NOT_FINITE`) and changes nothing where the gradient is not finite.
     """
     global_step = tf.train.get_or_create_global_step()
+    rate = learning_rate_schedule(global_step, init_lr, num_train_steps, num_warmup_steps)
+    tf.add_to_collection(LEARNING_RATE, rate)
     optimizer = AdamWeightDecayOptimizer(
-        learning_rate=learning_rate_schedule(global_step, init_lr, num_train_steps, num_warmup_steps),
+        learning_rate=rate,
         weight_decay_rate=0.01,
         beta_1=0.9,
         beta_2=0.999,
@@ -148,7 +156,12 @@ def create_optimizer(
     if use_tpu:
         optimizer = tf.tpu.CrossShardOptimizer(optimizer)
     tvars = trainable_variables(tuning_mode, top_layers)
-    grads, _ = tf.clip_by_global_norm(tf.gradients(loss, tvars), clip_norm=1.0)
+    grads = tf.gradients(loss, tvars)
+    norm = tf.global_norm(grads)
+    if not use_tpu:
+        # Before the update: weights that a NaN has reached never come into a checkpoint.
+        norm = tf.debugging.check_numerics(norm, NOT_FINITE)
+    grads, _ = tf.clip_by_global_norm(grads, clip_norm=1.0, use_norm=norm)
     train_op = optimizer.apply_gradients(zip(grads, tvars), global_step=global_step)
     # The optimizer does not count steps itself (see its apply_gradients). The count comes last: beside the update,
     # the learning rate would read the old or the new step, as it happens.

@@ -1,19 +1,22 @@
-r"""Trains, evaluates and applies BERT with adapters on classification tasks, by the flags of the original script.
+r"""Trains, evaluates and applies BERT with adapters: classification and regression, by the flags of the original.
 
     python run_classifier.py --task_name=CoLA --do_train=true --do_eval=true --data_dir=glue_data/CoLA \
       --vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json --init_checkpoint=$BERT/bert_model.ckpt \
       --learning_rate=3e-4 --num_train_epochs=5 --output_dir=runs/cola
+
+Own data: --train_file=reviews.csv --text_column=review --label_column=stars in place of --data_dir; docs/own_data.md.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 
 # TensorFlow's C++ side greets with pages of notes on missing GPU libraries. Must be set before the import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -23,6 +26,7 @@ import adapter_layers
 import errors
 import modeling
 import tasks
+from pipeline import cache
 from pipeline.features import (  # noqa: F401  (names that notebooks import from here)
     InputFeatures,
     PaddingInputExample,
@@ -35,7 +39,7 @@ from pipeline.records import (  # noqa: F401
     file_based_input_fn_builder,
     input_fn_builder,
 )
-from tasks import InputExample
+from tasks import InputExample, own
 from tasks.processors import (  # noqa: F401
     ColaProcessor,
     DataProcessor,
@@ -43,12 +47,13 @@ from tasks.processors import (  # noqa: F401
     MrpcProcessor,
     XnliProcessor,
 )
-from training import files, logs, scoring
+from training import checkpoints, files, logs, results, scoring, submission
 from training import settings as settings_lib
-from training.heads import ClassificationHead
+from training.evaluation import Scorer, Scores, score_rows
+from training.heads import ClassificationHead, Head, RegressionHead
 from training.model_fn import Schedule, build_model_fn
-from training.run import Run
-from training.settings import setting
+from training.run import DevSet, Run, read_earlier
+from training.settings import MODEL, TRAINING, setting
 
 FLAGS = flags.FLAGS
 
@@ -58,6 +63,68 @@ class ClassifierSettings(settings_lib.Settings):
     """The settings of this entry point."""
 
     predict_header: bool = setting(False, "Start test_results.tsv with a line of label names; old readers expect none.")
+    primary_metric: Optional[str] = setting(
+        None,
+        "Metric that decides which weights are best: {}. The task's own if not given.".format(
+            ", ".join(sorted(scoring.METRICS))
+        ),
+        TRAINING,
+    )
+    class_weights: str = setting(
+        "none",
+        "How much examples of each class count in training: none (all alike), balanced (in inverse proportion to the "
+        "class's size), or e.g. ham=0.5,spam=4.",
+        TRAINING,
+    )
+    # Own data.
+    train_file: Optional[str] = setting(
+        None,
+        "Own data in place of --data_dir: a CSV, TSV or JSONL file, or a folder or tar archive with a text file for "
+        "each example in a folder for each label. Any --task_name will do.",
+        TRAINING,
+        "path",
+    )
+    dev_file: Optional[str] = setting(
+        None, "Own dev split; without it, one is split off --train_file.", TRAINING, "path"
+    )
+    test_file: Optional[str] = setting(None, "Own test split, to be predicted; needs no labels.")
+    text_column: str = setting("text", "Own data: column of the text; its name, or its number from 1.", TRAINING)
+    text_pair_column: Optional[str] = setting(None, "Own data: column of the second text of a pair.", TRAINING)
+    label_column: str = setting("label", "Own data: column of the label.", TRAINING)
+    task_type: str = setting("classification", "Own data: classification, or regression (labels are numbers).", MODEL)
+    encoding: Optional[str] = setting(None, "Own data: encoding, e.g. utf-8 or cp1252; found out if not given.")
+    header: Optional[bool] = setting(
+        None, "Own data: whether the first line names the columns. If not given: unless all columns are numbers."
+    )
+    quoting: Optional[bool] = setting(
+        None, "Own data: whether double quotes enclose cells. If not given: in CSV files they do, in TSV files not."
+    )
+    labels: Optional[str] = setting(
+        None,
+        "Own data: labels in the order of the classes, e.g. No,Yes; rows with others are left out. Learnt from "
+        "--train_file if not given.",
+        TRAINING,
+    )
+    label_map: Optional[str] = setting(
+        None, "Own data: other spellings of labels, e.g. Y=Yes,N=No; applied before --labels.", TRAINING
+    )
+    dev_fraction: float = setting(
+        0.1, "Own data: share of --train_file, 0 to below 1, to split off where there is no --dev_file.", TRAINING
+    )
+    split_seed: int = setting(1, "Own data: seed of that split; the same for all runs of a sweep.", TRAINING)
+
+    @property
+    def has_own_data(self) -> bool:
+        """Whether files are named one by one, and not by a folder in a known layout."""
+        return bool(self.train_file or self.dev_file or self.test_file)
+
+    @property
+    def own_data(self) -> own.OwnData:
+        """The flags that describe own data."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(own.OwnData)}
+        values["labels"] = own.parse_list(self.labels) if self.labels else None
+        values["label_map"] = own.parse_map(self.label_map) if self.label_map else {}
+        return own.OwnData(**values)
 
 
 def create_model(
@@ -117,74 +184,168 @@ def model_fn_builder(
     )
 
 
-def write_features(run: Run, task: tasks.Task, examples: Sequence[InputExample], name: str, batch_size: int) -> str:
-    """Tokenises a split into a TFRecord file of the output folder; returns its path."""
-    path = os.path.join(run.settings.output_dir, name + ".tf_record")
-    if run.settings.use_tpu and name != "train":
-        examples = pad_examples(examples, batch_size)
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """A task with the examples that are asked for.
+
+    Attributes:
+      task: the task.
+      splits: `train`, `dev`, `test` -> examples.
+    """
+
+    task: tasks.Task
+    splits: Mapping[str, Sequence[InputExample]]
+
+    def facts(self) -> Dict[str, Any]:
+        """What makes a run of this data another one than of other data."""
+        facts: Dict[str, Any] = {"labels": list(self.task.labels)}
+        if "train" in self.splits:
+            facts["train_data"] = cache.fingerprint(self.splits["train"])
+        return facts
+
+
+def read_data(settings: ClassifierSettings) -> Data:
+    """Reads the task and the splits that are asked for."""
+    asked = {"train": settings.do_train, "dev": settings.do_eval, "test": settings.do_predict}
+    wanted = [name for name, is_asked in asked.items() if is_asked]
+    if settings.has_own_data:
+        own_data = settings.own_data
+        if settings.do_eval and own_data.splits_off_dev:
+            # Also where nothing is trained: the rest must be what was trained on, or trained rows would be scored.
+            wanted.append("train")
+        task, splits = own.read(settings.task_name, own_data, wanted, stored_labels(settings))
+    elif settings.data_dir:
+        task = tasks.get(settings.task_name)
+        splits = {name: list(tasks.read_examples(task, settings.data_dir, name)) for name in wanted}
+    else:
+        raise errors.UserError(
+            "No data: give --data_dir, the folder of a known task ({}), or own data by --train_file, --dev_file, "
+            "--test_file.".format(", ".join(tasks.names()))
+        )
+    if settings.primary_metric:
+        task = dataclasses.replace(task, metrics=scoring.with_primary(settings.primary_metric, task))
+    return Data(task, splits)
+
+
+def stored_labels(settings: ClassifierSettings) -> Optional[List[str]]:
+    """The labels that the training of this folder, or of the checkpoint to evaluate, has learnt; None if unknown."""
+    earlier = read_earlier(settings.output_dir)
+    if not earlier and settings.init_checkpoint and not settings.do_train:
+        earlier = read_earlier(checkpoints.run_folder(checkpoints.find_prefix(settings.init_checkpoint)))
+    return earlier.get("facts", {}).get("labels")
+
+
+def make_head(settings: ClassifierSettings, data: Data) -> Head:
+    """The head of a task."""
+    task = data.task
+    if task.is_regression:
+        if settings.class_weights != "none":
+            raise errors.UserError(f"--class_weights={settings.class_weights} does not go with a regression.")
+        return RegressionHead()
+    weights = None
+    if settings.do_train:
+        weights = own.class_weights(settings.class_weights, data.splits["train"], task.labels)
+    return ClassificationHead(len(task.labels), weights)
+
+
+def features_of(run: Run, data: Data, split: str, pad_to: int = 1) -> str:
+    """The TFRecord file with a split's features, from the cache of features if they are in it.
+
+    Args:
+      run: the run.
+      data: the task and its examples.
+      split: name of the split.
+      pad_to: batch size that a TPU needs to be full to the last batch.
+    """
+    settings = run.settings
+    examples = pad_examples(data.splits[split], pad_to if settings.use_tpu else 1)
     with files.reported():
-        file_based_convert_examples_to_features(examples, task.labels, run.settings.max_seq_length, run.tokenizer, path)
-    return path
+        files.make_folder(settings.feature_folder)
+        return cache.feature_file(
+            settings.feature_folder,
+            split,
+            examples,
+            data.task.labels,
+            settings.max_seq_length,
+            run.tokenizer,
+            settings.tokenizer_key,
+        )
 
 
-def train(run: Run, task: tasks.Task, examples: Sequence[InputExample]) -> None:
-    """Trains on the examples."""
-    run.train(write_features(run, task, examples, "train", run.settings.train_batch_size))
+def scorer(run: Run, data: Data) -> Scorer:
+    """Predictions of the dev split -> scores."""
+    names = data.task.metrics
+    if not data.task.is_regression:
+        # The original reports it for every task.
+        names = tuple(dict.fromkeys(names + ("accuracy",)))
+    return functools.partial(score_rows, names, run.head)
 
 
-def evaluate(run: Run, task: tasks.Task, examples: Sequence[InputExample]) -> Dict[str, float]:
-    """Scores the examples; writes `eval_results.txt`."""
+def train(run: Run, data: Data) -> None:
+    """Trains; scores the dev split along the way where that is asked for."""
+    dev = None
+    if run.settings.evaluates_in_training:
+        dev = DevSet(features_of(run, data, "dev", run.settings.eval_batch_size), scorer(run, data))
+    run.train(features_of(run, data, "train"), dev)
+
+
+def evaluate(run: Run, data: Data) -> Scores:
+    """Scores the dev split; writes `eval_results.txt` and `results.json`."""
     batch_size = run.settings.eval_batch_size
-    rows = list(run.predict(write_features(run, task, examples, "eval", batch_size), batch_size))
-    labels = np.array([row["label_ids"] for row in rows])
-    classes = np.array([row["logits"].argmax() for row in rows])
-    loss = float(np.mean([row["loss"] for row in rows], dtype=np.float64))
-    names = tuple(dict.fromkeys(task.metrics + ("accuracy",)))
-    results = {"eval_" + name: value for name, value in scoring.score(names, labels, classes).items()}
-    # `loss` stands beside `eval_loss` in the original's file.
-    results.update(eval_loss=loss, loss=loss, global_step=run.step())
-    results.update({f"majority_{name}": value for name, value in scoring.majority_class_score(names, labels).items()})
+    rows = list(run.predict(features_of(run, data, "dev", batch_size), batch_size))
+    scores = scorer(run, data)(rows)
+    majority = scoring.majority_class_score(list(scores.metrics), np.array([row["label_ids"] for row in rows]))
+    text = results.as_text(scores, majority, run.step())
     tf.logging.info("***** Eval results *****")
-    lines = [f"{key} = {results[key]}" for key in sorted(results)]
-    for line in lines:
+    for line in text.splitlines():
         tf.logging.info("  %s", line)
-    files.write_text(os.path.join(run.settings.output_dir, "eval_results.txt"), "\n".join(lines) + "\n")
-    return results
+    if scores.collapsed:
+        tf.logging.warning(
+            "***** Collapsed: all %d predictions are the same. The run has learnt nothing: try a lower "
+            "--learning_rate, smaller batches or more epochs. *****",
+            len(rows),
+        )
+    sizes = {
+        name: {"examples": len(split), "fingerprint": cache.fingerprint(split)} for name, split in data.splits.items()
+    }
+    results.write(run.settings.output_dir, text, results.describe(run, data.task.name, scores, majority, sizes))
+    return scores
 
 
-def predict(run: Run, task: tasks.Task, examples: Sequence[InputExample]) -> None:
-    """Writes the examples' class probabilities to `test_results.tsv`, a line each, in the file's order."""
-    batch_size = run.settings.predict_batch_size
-    rows = run.predict(write_features(run, task, examples, "predict", batch_size), batch_size)
-    lines = ["\t".join(str(probability) for probability in row["probabilities"]) for row in rows]
+def predict(run: Run, data: Data) -> None:
+    """Predicts the test split.
+
+    Writes `test_results.tsv`, a line of class probabilities (or the number) for each example in the file's order, and
+    the label words in the form that GLUE's server takes, e.g. `CoLA.tsv`.
+    """
+    task, batch_size = data.task, run.settings.predict_batch_size
+    rows = list(run.predict(features_of(run, data, "test", batch_size), batch_size))
+    lines = ["\t".join(map(str, row["logits" if task.is_regression else "probabilities"])) for row in rows]
     if run.settings.predict_header:
-        lines.insert(0, "\t".join(task.labels))
+        lines.insert(0, "\t".join(task.labels or ["prediction"]))
     path = os.path.join(run.settings.output_dir, "test_results.tsv")
     files.write_text(path, "\n".join(lines) + "\n")
-    tf.logging.info("***** Predictions of %d examples: %s *****", len(examples), path)
-
-
-def read_splits(settings: ClassifierSettings, task: tasks.Task) -> Dict[str, List[InputExample]]:
-    """The examples of the splits that are asked for."""
-    wanted = {"train": settings.do_train, "dev": settings.do_eval, "test": settings.do_predict}
-    return {name: list(tasks.read_examples(task, settings.data_dir, name)) for name, asked in wanted.items() if asked}
+    problem = submission.mismatch(task, len(rows))
+    if problem:
+        tf.logging.warning("%s.", problem)
+    words = submission.write(task, [run.head.decode(row) for row in rows], run.settings.output_dir)
+    tf.logging.info("***** Predictions of %d examples: %s, %s *****", len(rows), path, words)
 
 
 def run_task(settings: ClassifierSettings) -> None:
     """Does everything that is asked for; nothing is written before all of it is checked."""
     settings.check()
-    task = tasks.get(settings.task_name)
-    settings = dataclasses.replace(settings, task_name=task.name)
     with files.reported():
-        examples = read_splits(settings, task)
-        run = Run(settings, ClassificationHead(len(task.labels)), len(examples.get("train", ())))
+        data = read_data(settings)
+        settings = dataclasses.replace(settings, task_name=data.task.name)
+        run = Run(settings, make_head(settings, data), len(data.splits.get("train", ())), data.facts())
         run.claim_output_dir()
     if settings.do_train:
-        train(run, task, examples["train"])
+        train(run, data)
     if settings.do_eval:
-        evaluate(run, task, examples["dev"])
+        evaluate(run, data)
     if settings.do_predict:
-        predict(run, task, examples["test"])
+        predict(run, data)
 
 
 @errors.exits_on_user_error
@@ -198,5 +359,5 @@ def main(_: Sequence[str]) -> None:
 if __name__ == "__main__":
     settings_lib.define_flags(ClassifierSettings)
     flags.adopt_module_key_flags(settings_lib)
-    flags.mark_flags_as_required(["data_dir", "task_name", "bert_config_file", "output_dir"])
+    flags.mark_flags_as_required(["task_name", "bert_config_file", "output_dir"])
     app.run(main)

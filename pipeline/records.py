@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import uuid
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -45,7 +45,7 @@ def write_records(features: Iterable[InputFeatures], path: str) -> int:
     Returns:
       The number of records.
     """
-    partial = f"{path}.{os.getpid()}.partial"
+    partial = f"{path}.{uuid.uuid4().hex[:8]}.partial"
     count = 0
     try:
         with tf.python_io.TFRecordWriter(partial) as writer:
@@ -93,9 +93,7 @@ def _batches(
 
 def _to_int32(features: Features) -> Features:
     """TPUs and the graph take int32; TFRecords hold int64. Floats stay."""
-    return {
-        name: tf.cast(values, tf.int32) if values.dtype.is_integer else values for name, values in features.items()
-    }
+    return {name: tf.cast(values, tf.int32) if values.dtype.is_integer else values for name, values in features.items()}
 
 
 def file_based_input_fn_builder(

@@ -43,6 +43,8 @@ class Split:
       label: column of the label; None for a split without labels.
       header: whether the first line names the columns.
       only: keep only rows with this text in this column, e.g. (0, "zh").
+      skip_short_rows: rows with too few columns are left out and counted in a warning: for a published file that has
+        such rows. Otherwise they are refused.
     """
 
     file: str
@@ -51,6 +53,7 @@ class Split:
     label: Optional[int] = None
     header: bool = True
     only: Optional[Tuple[int, str]] = None
+    skip_short_rows: bool = False
 
     def columns_needed(self) -> int:
         """How many columns a row must have at least; a column -1 adds one of its own."""
@@ -159,9 +162,12 @@ def read_examples(task: Task, data_dir: str, split_name: str) -> Iterator[InputE
     split = task.split(split_name)
     path = os.path.join(data_dir, split.file)
     read_label = _number if task.is_regression else _label_word
-    count = 0
+    count, skipped = 0, []
     for number, row in read_rows(path):
         if split.header and number == 1:
+            continue
+        if split.skip_short_rows and len(row) < split.columns_needed():
+            skipped.append(number)
             continue
         _check_width(row, split, path, number)
         if split.only and row[split.only[0]] != split.only[1]:
@@ -172,6 +178,14 @@ def read_examples(task: Task, data_dir: str, split_name: str) -> Iterator[InputE
             label = read_label(task, row[split.label], f"{path}, line {number}")
         text_b = None if split.text_b is None else row[split.text_b]
         yield InputExample(f"{split_name}-{number - 1}", row[split.text_a], text_b, label)
+    if skipped:
+        tf.logging.warning(
+            "%s: %d of %d rows have too few columns and are left out; the first is line %d.",
+            path,
+            len(skipped),
+            len(skipped) + count,
+            skipped[0],
+        )
     if not count:
         raise errors.UserError(f"{path} holds no example of {task.name}.")
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import warnings
 
 import numpy as np
 import pytest
-import sklearn.metrics
 import tensorflow.compat.v1 as tf
 from conftest import tiny_config, write_bert
 
@@ -17,8 +15,8 @@ import modeling
 import optimization
 from adapter_layers import AdapterConfig
 from errors import UserError
-from training import checkpoints, parameters, scoring
-from training.checkpoints import choose_source, find_prefix, latest_of_run
+from training import checkpoints, parameters
+from training.checkpoints import choose_source, find_own, find_prefix
 from training.heads import ClassificationHead
 
 CONFIG = tiny_config(num_hidden_layers=1)
@@ -440,14 +438,14 @@ def test_a_changed_byte_of_the_step_is_noticed(copy):
 
 
 def test_a_folder_without_a_run_has_no_latest_checkpoint(tmp_path, bert):
-    assert latest_of_run(ADAPTED, str(tmp_path)) is None
-    assert latest_of_run(ADAPTED, str(tmp_path / "not yet made")) is None
-    assert latest_of_run(ADAPTED, os.path.dirname(bert)) is None
+    assert find_own(ADAPTED, str(tmp_path)) is None
+    assert find_own(ADAPTED, str(tmp_path / "not yet made")) is None
+    assert find_own(ADAPTED, os.path.dirname(bert)) is None
 
 
 def test_a_run_continues_from_its_newest_checkpoint(tmp_path):
     prefix = write_trained(tmp_path / "run")
-    source = latest_of_run(ADAPTED, write_state(tmp_path / "run"))
+    source = find_own(ADAPTED, write_state(tmp_path / "run"))
     assert source == checkpoints.Source(prefix, tuple(ADAPTED), (), STEP)
 
 
@@ -463,24 +461,24 @@ def test_of_several_checkpoints_the_one_noted_last_counts(tmp_path):
             ("all_model_checkpoint_paths", "model.ckpt-20"),
         )
     )
-    source = latest_of_run(ADAPTED, write_state(tmp_path / "run", state))
+    source = find_own(ADAPTED, write_state(tmp_path / "run", state))
     assert source.prefix == str(tmp_path / "run" / "model.ckpt-20")
 
 
 def test_a_run_of_another_model_is_refused(tmp_path):
     write_trained(tmp_path / "run")
     folder = write_state(tmp_path / "run")
-    message = message_of(latest_of_run, shapes_of(labels=3), folder)
+    message = message_of(find_own, shapes_of(labels=3), folder)
     assert f"The output folder {folder} holds a run of another model (" in message
     assert "output_weights is [2, 16] where the model has [3, 16]" in message
     assert "--output_dir" in message
-    assert "is [16, 4] where" in message_of(latest_of_run, shapes_of(AdapterConfig(size=5)), folder)
+    assert "is [16, 4] where" in message_of(find_own, shapes_of(AdapterConfig(size=5)), folder)
 
 
 def test_a_run_with_adapters_is_not_continued_without_them(tmp_path):
     write_trained(tmp_path / "run")
     folder = write_state(tmp_path / "run")
-    assert "adapters that this model does not have" in message_of(latest_of_run, PLAIN, folder)
+    assert "adapters that this model does not have" in message_of(find_own, PLAIN, folder)
 
 
 def test_a_damaged_checkpoint_of_a_run_is_refused(tmp_path):
@@ -492,7 +490,7 @@ def test_a_damaged_checkpoint_of_a_run_is_refused(tmp_path):
         byte = file.read(1)
         file.seek(place)
         file.write(bytes(bytearray([byte[0] ^ 1])))
-    assert "is damaged and cannot be read" in message_of(latest_of_run, ADAPTED, write_state(tmp_path / "run"))
+    assert "is damaged and cannot be read" in message_of(find_own, ADAPTED, write_state(tmp_path / "run"))
 
 
 def test_a_damaged_optimizer_state_of_a_run_is_refused(tmp_path):
@@ -502,7 +500,7 @@ def test_a_damaged_optimizer_state_of_a_run_is_refused(tmp_path):
     (last,) = bytes_of(prefix, {"slot": reader.get_tensor("output_weights/adam_v")})[-1:]
     assert last == os.path.getsize(prefix + DATA) - 1
     cut(prefix + DATA, -1)
-    assert "is damaged and cannot be read" in message_of(latest_of_run, ADAPTED, write_state(tmp_path / "run"))
+    assert "is damaged and cannot be read" in message_of(find_own, ADAPTED, write_state(tmp_path / "run"))
     # As a starting point for another run it still serves: only the weights are taken.
     assert choose_source(ADAPTED, prefix, for_training=True).fresh == ()
 
@@ -511,73 +509,11 @@ def test_a_damaged_optimizer_state_of_a_run_is_refused(tmp_path):
 def test_a_damaged_note_of_the_newest_checkpoint_is_named(tmp_path, content):
     """Taken for no note at all, the run would silently start again from its first step."""
     folder = write_state(tmp_path / "run", content)
-    message = message_of(latest_of_run, ADAPTED, folder)
+    message = message_of(find_own, ADAPTED, folder)
     assert f"{folder}/checkpoint" in message
     assert "damaged" in message
 
 
 def test_a_run_whose_newest_checkpoint_is_gone_does_not_silently_start_again(tmp_path):
     folder = write_state(tmp_path / "run", 'model_checkpoint_path: "model.ckpt-500"\n')
-    assert "model.ckpt-500" in message_of(latest_of_run, ADAPTED, folder)
-
-
-# ----------------------------------------------------------------------------------------- scoring
-
-# true positives 4, false positives 1, false negatives 2, true negatives 3
-LABELS = np.array([1, 1, 1, 1, 0, 1, 1, 0, 0, 0])
-CLASSES = np.array([1, 1, 1, 1, 1, 0, 0, 0, 0, 0])
-
-
-def test_scores_are_those_of_the_formulas():
-    tp, fp, fn, tn = 4, 1, 2, 3
-    scores = scoring.score(("matthews", "f1", "accuracy"), LABELS, CLASSES)
-    assert list(scores) == ["matthews", "f1", "accuracy"]
-    denominator = ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
-    assert scores["matthews"] == pytest.approx((tp * tn - fp * fn) / denominator)
-    assert scores["matthews"] == pytest.approx(0.4082482904638631)
-    assert scores["f1"] == pytest.approx(2 * tp / (2 * tp + fp + fn))
-    assert scores["f1"] == pytest.approx(0.7272727272727273)
-    assert scores["accuracy"] == pytest.approx(0.7)
-    assert all(type(value) is float for value in scores.values())
-
-
-def test_f1_is_that_of_class_one_and_not_symmetrical():
-    flipped = scoring.score(("f1", "matthews"), 1 - LABELS, 1 - CLASSES)
-    assert flipped["f1"] == pytest.approx(2 * 3 / (2 * 3 + 2 + 1))
-    assert flipped["matthews"] == pytest.approx(0.4082482904638631)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_scores_are_those_of_scikit_learn(seed):
-    generator = np.random.RandomState(seed)
-    labels, classes = generator.randint(0, 2, 50), generator.randint(0, 2, 50)
-    assert scoring.score(("accuracy", "f1", "matthews"), labels, classes) == {
-        "accuracy": sklearn.metrics.accuracy_score(labels, classes),
-        "f1": sklearn.metrics.f1_score(labels, classes),
-        "matthews": sklearn.metrics.matthews_corrcoef(labels, classes),
-    }
-
-
-def test_three_classes_have_an_accuracy_and_a_matthews_correlation():
-    labels, classes = np.array([0, 1, 2, 2, 1, 0]), np.array([0, 2, 2, 2, 1, 1])
-    scores = scoring.score(("accuracy", "matthews"), labels, classes)
-    assert scores["accuracy"] == pytest.approx(4 / 6)
-    # Gorodkin's formula: (c·s - Σ p·t) / sqrt((s² - Σ p²)(s² - Σ t²)), c = 4 right of s = 6,
-    # predicted p = 1, 2, 3 and true t = 2, 2, 2 of each class.
-    assert scores["matthews"] == pytest.approx((4 * 6 - 12) / ((36 - 14) * (36 - 12)) ** 0.5)
-
-
-@pytest.mark.parametrize("constant, f1", [(0, 0.0), (1, 0.75)])
-def test_one_class_for_everything_scores_no_correlation_and_no_warning(constant, f1):
-    labels = np.array([1, 1, 1, 0, 0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        scores = scoring.score(("matthews", "f1"), labels, np.full_like(labels, constant))
-    assert scores == {"matthews": 0.0, "f1": pytest.approx(f1)}
-
-
-def test_the_majority_class_sets_the_mark_to_beat():
-    labels = np.array([1, 1, 1, 0, 0])
-    scores = scoring.majority_class_score(("accuracy", "f1", "matthews"), labels)
-    assert scores == {"accuracy": pytest.approx(0.6), "f1": pytest.approx(0.75), "matthews": 0.0}
-    assert scoring.majority_class_score(("accuracy",), np.array([2, 0, 2, 1])) == {"accuracy": 0.5}
+    assert "model.ckpt-500" in message_of(find_own, ADAPTED, folder)

@@ -293,7 +293,8 @@ class TestRefusals:
             tf.get_variable("output_bias", initializer=np.zeros([2], np.float32))
 
         prefix = write_bert(str(tmp_path / "nan"), tiny_config(), AdapterConfig(size=4), extra=add_bad_head)
-        with pytest.raises(errors.UserError, match="The loss became NaN: lower --learning_rate .*model.ckpt-0"):
+        expected = "NaN or infinite at step 1: lower --learning_rate .*model.ckpt-0"
+        with pytest.raises(errors.UserError, match=expected):
             run(given, init_checkpoint=prefix, do_train=True)
 
     def test_evaluation_without_any_checkpoint(self, given):

@@ -6,12 +6,14 @@ import dataclasses
 import os
 
 import pytest
+import tensorflow.compat.v1 as tf
 from conftest import SHARED
 
 import tasks
 from errors import UserError
-from tasks import processors, registry
-from tasks.table import Split, Task, read_lines
+from tasks import glue, processors, registry
+from tasks.table import Split, Task, read_lines, read_rows
+from training import scoring
 
 GLUE_DATA = os.path.join(SHARED, "data", "glue_data")
 
@@ -45,59 +47,6 @@ def message_of(task_name: str, folder, split: str = "train") -> str:
 
 # ------------------------------------------------------------------------------ published layouts
 
-
-def test_cola_has_no_header_in_train_and_dev_and_one_in_test(tmp_path):
-    rows = table(
-        ["gj04", "1", "", "Our friends won't buy this analysis."],
-        ["gj04", "0", "*", "They drank the pub."],
-    )
-    write(tmp_path, "train.tsv", rows)
-    write(tmp_path, "dev.tsv", rows[: rows.index("\n") + 1])
-    write(tmp_path, "test.tsv", table(["index", "sentence"], ["0", "Bill whistled past the house."]))
-    assert read("CoLA", tmp_path, "train") == [
-        ("train-0", "Our friends won't buy this analysis.", None, "1"),
-        ("train-1", "They drank the pub.", None, "0"),
-    ]
-    assert read("CoLA", tmp_path, "dev") == [("dev-0", "Our friends won't buy this analysis.", None, "1")]
-    # No label is known: the first one stands in for it, as in the original scripts.
-    assert read("CoLA", tmp_path, "test") == [("test-1", "Bill whistled past the house.", None, "0")]
-    assert tasks.get("CoLA").labels == ("0", "1")
-    assert tasks.get("CoLA").metrics[0] == "matthews"
-
-
-def test_sst2_keeps_its_spaces(tmp_path):
-    rows = table(["sentence", "label"], ["hide new secretions from the parental units ", "0"], ["a gem ", "1"])
-    write(tmp_path, "train.tsv", rows)
-    write(tmp_path, "dev.tsv", rows)
-    write(tmp_path, "test.tsv", table(["index", "sentence"], ["0", "uneasy mishmash ."]))
-    expected = [("hide new secretions from the parental units ", None, "0"), ("a gem ", None, "1")]
-    assert read("SST-2", tmp_path, "train") == [("train-1",) + expected[0], ("train-2",) + expected[1]]
-    assert read("SST-2", tmp_path, "dev") == [("dev-1",) + expected[0], ("dev-2",) + expected[1]]
-    assert read("SST-2", tmp_path, "test") == [("test-1", "uneasy mishmash .", None, "0")]
-
-
-def test_mrpc_has_a_byte_order_mark_and_quotes_are_text(tmp_path):
-    rows = "\ufeff" + table(
-        ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"],
-        ["1", "702876", "702977", 'He called " the witness " a liar .', '" The witness lied .'],
-        ["0", "2108705", "2108831", '"Yucaipa owned it .', "Yucaipa bought it ."],
-    )
-    write(tmp_path, "train.tsv", rows)
-    write(tmp_path, "dev.tsv", rows)
-    write(
-        tmp_path,
-        "test.tsv",
-        "\ufeff" + table(["index", "#1 ID", "#2 ID", "#1 String", "#2 String"], list("0123") + ["b"]),
-    )
-    assert read("MRPC", tmp_path, "train") == [
-        ("train-1", 'He called " the witness " a liar .', '" The witness lied .', "1"),
-        ("train-2", '"Yucaipa owned it .', "Yucaipa bought it .", "0"),
-    ]
-    assert [row[1:] for row in read("MRPC", tmp_path, "dev")] == [row[1:] for row in read("MRPC", tmp_path, "train")]
-    assert read("MRPC", tmp_path, "test") == [("test-1", "3", "b", "0")]
-    assert tasks.get("MRPC").metrics == ("f1", "accuracy")
-
-
 MNLI_FRONT = [
     "index",
     "promptID",
@@ -110,33 +59,350 @@ MNLI_FRONT = [
     "sentence1",
     "sentence2",
 ]
+ANNOTATORS = [f"label{number}" for number in range(1, 6)]
 
 
 def mnli_row(index: int, a: str, b: str, *labels) -> list:
     return [str(index), "31193", "31193n", "government", "( p", "( q", "(ROOT p", "(ROOT q", a, b] + list(labels)
 
 
-def test_mnli_has_its_label_in_the_last_of_12_or_16_columns(tmp_path):
-    train = [MNLI_FRONT + ["label1", "gold_label"], mnli_row(0, "Cream skimming.", "Skim it.", "entailment", "neutral")]
-    assert {len(row) for row in train} == {12}
-    write(tmp_path, "train.tsv", table(*train))
-    annotators = [f"label{number}" for number in range(1, 6)]
-    header = MNLI_FRONT + annotators + ["gold_label"]
-    five = ["neutral", "neutral", "entailment", "neutral", "neutral"]
-    dev = [header, mnli_row(0, "The new rights.", "Everyone.", *(five + ["contradiction"]))]
-    assert {len(row) for row in dev} == {16}
-    write(tmp_path, "dev_matched.tsv", table(*dev))
-    write(tmp_path, "dev_mismatched.tsv", table(header, mnli_row(0, "Your gift.", "Thanks.", *(five + ["entailment"]))))
-    write(tmp_path, "test_matched.tsv", table(MNLI_FRONT, mnli_row(0, "Matched.", "M.")))
-    write(tmp_path, "test_mismatched.tsv", table(MNLI_FRONT, mnli_row(0, "Mismatched.", "MM.")))
+STSB_HEADER = [
+    "index",
+    "genre",
+    "filename",
+    "year",
+    "old_index",
+    "source1",
+    "source2",
+    "sentence1",
+    "sentence2",
+    "score",
+]
 
-    assert read("MNLI", tmp_path, "train") == [("train-1", "Cream skimming.", "Skim it.", "neutral")]
-    assert read("MNLI", tmp_path, "dev") == [("dev-1", "The new rights.", "Everyone.", "contradiction")]
-    assert read("MNLI", tmp_path, "test") == [("test-1", "Matched.", "M.", "contradiction")]
-    assert read("MNLI-mm", tmp_path, "train") == read("MNLI", tmp_path, "train")
-    assert read("MNLI-mm", tmp_path, "dev") == [("dev-1", "Your gift.", "Thanks.", "entailment")]
-    assert read("MNLI-mm", tmp_path, "test") == [("test-1", "Mismatched.", "MM.", "contradiction")]
-    assert tasks.get("MNLI").labels == ("contradiction", "entailment", "neutral")
+
+def stsb_row(index: int, a: str, b: str, *score) -> list:
+    return [str(index), "main-captions", "MSRvid", "2012test", "0001", "none", "none", a, b] + list(score)
+
+
+def same_for(names: str, content: str, expected: list) -> dict:
+    return dict.fromkeys(names.split(), (content, expected))
+
+
+FIVE = ["neutral", "neutral", "entailment", "neutral", "neutral"]
+MNLI_TRAIN = (
+    table(
+        MNLI_FRONT + ["label1", "gold_label"],
+        mnli_row(0, "Cream skimming.", "Skim it.", "entailment", "neutral"),
+        mnli_row(1, 'They said "no".', "Yes", "contradiction", "contradiction"),
+        mnli_row(2, "One of us.", "We are many.", "entailment", "entailment"),
+    ),
+    [
+        ("Cream skimming.", "Skim it.", "neutral"),
+        ('They said "no".', "Yes", "contradiction"),
+        ("One of us.", "We are many.", "entailment"),
+    ],
+)
+
+# Task -> file -> what it holds as published, and the (text_a, text_b, label) to be read. No label is known in a test
+# split: the first one, or the number 0, stands in for it, as in the original scripts.
+LAYOUTS = {
+    "CoLA": {
+        **same_for(
+            "train.tsv dev.tsv",
+            table(
+                ["gj04", "1", "", "Our friends won't buy this analysis."],
+                ["gj04", "0", "*", "They drank the pub."],
+            ),
+            [("Our friends won't buy this analysis.", None, "1"), ("They drank the pub.", None, "0")],
+        ),
+        "test.tsv": (
+            table(["index", "sentence"], ["0", "Bill whistled past the house."]),
+            [("Bill whistled past the house.", None, "0")],
+        ),
+    },
+    "SST-2": {
+        **same_for(
+            "train.tsv dev.tsv",
+            table(["sentence", "label"], ["hide new secretions from the parental units ", "0"], ["a gem ", "1"]),
+            [("hide new secretions from the parental units ", None, "0"), ("a gem ", None, "1")],
+        ),
+        "test.tsv": (
+            table(["index", "sentence"], ["0", "uneasy mishmash ."]),
+            [("uneasy mishmash .", None, "0")],
+        ),
+    },
+    "MRPC": {
+        **same_for(
+            "train.tsv dev.tsv",
+            "\ufeff"
+            + table(
+                ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"],
+                ["1", "702876", "702977", 'He called " the witness " a liar .', '" The witness lied .'],
+                ["0", "2108705", "2108831", '"Yucaipa owned it .', "Yucaipa bought it ."],
+            ),
+            [
+                ('He called " the witness " a liar .', '" The witness lied .', "1"),
+                ('"Yucaipa owned it .', "Yucaipa bought it .", "0"),
+            ],
+        ),
+        "test.tsv": (
+            "\ufeff"
+            + table(
+                ["index", "#1 ID", "#2 ID", "#1 String", "#2 String"],
+                ["0", "1089874", "1089925", "PCCW 's chief will report to So .", '" He will report .'],
+            ),
+            [("PCCW 's chief will report to So .", '" He will report .', "0")],
+        ),
+    },
+    "STS-B": {
+        **same_for(
+            "train.tsv dev.tsv",
+            table(
+                STSB_HEADER,
+                stsb_row(0, "A plane is taking off.", "An air plane is taking off.", "5.000"),
+                stsb_row(1, 'A "large" flute.', "A flute.", "3.8"),
+                stsb_row(2, "A man is smoking.", "A man is skating.", "0.000"),
+            ),
+            [
+                ("A plane is taking off.", "An air plane is taking off.", 5.0),
+                ('A "large" flute.', "A flute.", 3.8),
+                ("A man is smoking.", "A man is skating.", 0.0),
+            ],
+        ),
+        "test.tsv": (
+            table(STSB_HEADER[:-1], stsb_row(0, "A girl styles her hair.", "A girl brushes her hair.")),
+            [("A girl styles her hair.", "A girl brushes her hair.", 0.0)],
+        ),
+    },
+    "QQP": {
+        **same_for(
+            "train.tsv dev.tsv",
+            table(
+                ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"],
+                ["133273", "213221", "213222", 'How is "Naruto" so good?', "Why is Naruto good?", "1"],
+                ["402555", "536040", "536041", "How do I stop time?", "", "0"],
+            ),
+            [('How is "Naruto" so good?', "Why is Naruto good?", "1"), ("How do I stop time?", "", "0")],
+        ),
+        "test.tsv": (
+            table(["id", "question1", "question2"], ["0", "Would the idea work?", "Would it?"]),
+            [("Would the idea work?", "Would it?", "0")],
+        ),
+    },
+    "MNLI": {
+        "train.tsv": MNLI_TRAIN,
+        "dev_matched.tsv": (
+            table(
+                MNLI_FRONT + ANNOTATORS + ["gold_label"],
+                mnli_row(0, "The new rights.", "Everyone.", *(FIVE + ["contradiction"])),
+            ),
+            [("The new rights.", "Everyone.", "contradiction")],
+        ),
+        "test_matched.tsv": (
+            table(MNLI_FRONT, mnli_row(0, "Hierbas, ans seco.", "An aperitif.")),
+            [("Hierbas, ans seco.", "An aperitif.", "contradiction")],
+        ),
+    },
+    "MNLI-mm": {
+        "train.tsv": MNLI_TRAIN,
+        "dev_mismatched.tsv": (
+            table(
+                MNLI_FRONT + ANNOTATORS + ["gold_label"],
+                mnli_row(0, "Your gift.", "Thanks.", *(FIVE + ["entailment"])),
+            ),
+            [("Your gift.", "Thanks.", "entailment")],
+        ),
+        "test_mismatched.tsv": (
+            table(MNLI_FRONT, mnli_row(0, "What have you decided?", "Why?")),
+            [("What have you decided?", "Why?", "contradiction")],
+        ),
+    },
+    "QNLI": {
+        **same_for(
+            "train.tsv dev.tsv",
+            table(
+                ["index", "question", "sentence", "label"],
+                ["0", 'Who wrote "Zenyatta?', 'The album was called "Zenyatta" .', "not_entailment"],
+                ["1", "When did it end?", '"In 1802.', "entailment"],
+            ),
+            [
+                ('Who wrote "Zenyatta?', 'The album was called "Zenyatta" .', "not_entailment"),
+                ("When did it end?", '"In 1802.', "entailment"),
+            ],
+        ),
+        "test.tsv": (
+            table(["index", "question", "sentence"], ["0", "What organ?", "It is the heart."]),
+            [("What organ?", "It is the heart.", "entailment")],
+        ),
+    },
+    "RTE": {
+        **same_for(
+            "train.tsv dev.tsv",
+            table(
+                ["index", "sentence1", "sentence2", "label"],
+                ["0", "No weapons were found.", "Weapons were found.", "not_entailment"],
+                ["1", "A place of sorrow.", "A place.", "entailment"],
+            ),
+            [
+                ("No weapons were found.", "Weapons were found.", "not_entailment"),
+                ("A place of sorrow.", "A place.", "entailment"),
+            ],
+        ),
+        "test.tsv": (
+            table(["index", "sentence1", "sentence2"], ["0", "Mangla was summoned.", "He came."]),
+            [("Mangla was summoned.", "He came.", "entailment")],
+        ),
+    },
+    "WNLI": {
+        **same_for(
+            "train.tsv dev.tsv",
+            table(
+                ["index", "sentence1", "sentence2", "label"],
+                ["0", "I stuck a pin through a carrot. It had a hole.", "The carrot had a hole.", "1"],
+                ["1", 'Steve follows "Fred".', "Steve is followed.", "0"],
+            ),
+            [
+                ("I stuck a pin through a carrot. It had a hole.", "The carrot had a hole.", "1"),
+                ('Steve follows "Fred".', "Steve is followed.", "0"),
+            ],
+        ),
+        "test.tsv": (
+            table(["index", "sentence1", "sentence2"], ["0", "Horses ran away.", "They ran."]),
+            [("Horses ran away.", "They ran.", "0")],
+        ),
+    },
+    "AX": {
+        "diagnostic-full.tsv": (
+            table(
+                [
+                    "Lexical Semantics",
+                    "Predicate-Argument Structure",
+                    "Logic",
+                    "Knowledge",
+                    "Domain",
+                    "Premise",
+                    "Hypothesis",
+                    "Label",
+                ],
+                ["", "", "Negation", "", "Artificial", "The cat sat.", 'The cat did not "sit".', "contradiction"],
+                ["Lexical entailment", "", "", "", "News", "It rains cats.", "It rains.", "entailment"],
+                ["", "", "", "World knowledge", "News", "It rains.", "It pours.", "neutral"],
+            ),
+            [
+                ("The cat sat.", 'The cat did not "sit".', "contradiction"),
+                ("It rains cats.", "It rains.", "entailment"),
+                ("It rains.", "It pours.", "neutral"),
+            ],
+        ),
+        "diagnostic.tsv": (
+            table(["index", "sentence1", "sentence2"], ["0", "The cat sat.", "The cat did not sit."]),
+            [("The cat sat.", "The cat did not sit.", "contradiction")],
+        ),
+    },
+}
+
+
+def test_every_glue_task_has_its_published_layout_below():
+    assert [task.name for task in glue.TASKS] == list(LAYOUTS)
+    assert len(glue.TASKS) == 11
+    for task in glue.TASKS:
+        splits = [split for split in (task.train, task.dev, task.test) if split]
+        assert [split.file for split in splits] == list(LAYOUTS[task.name])
+
+
+@pytest.mark.parametrize("task_name", LAYOUTS)
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_a_glue_task_reads_the_texts_and_labels_of_its_published_files(tmp_path, task_name, split):
+    task = tasks.get(task_name)
+    if (task_name, split) == ("AX", "train"):
+        assert message_of(task_name, tmp_path, split) == "AX has no train split."
+        return
+    for name, (content, _) in LAYOUTS[task_name].items():
+        write(tmp_path, name, content)
+    _, expected = LAYOUTS[task_name][task.split(split).file]
+    first = 1 if task.split(split).header else 0
+    assert read(task_name, tmp_path, split) == [
+        (f"{split}-{number}",) + example for number, example in enumerate(expected, start=first)
+    ]
+
+
+@pytest.mark.parametrize("task_name", LAYOUTS)
+def test_a_glue_task_has_every_label_in_the_layouts_above(task_name):
+    """So that none of its words is spelt differently here."""
+    found = {label for _, rows in LAYOUTS[task_name].values() for _, _, label in rows}
+    assert found == (set(tasks.get(task_name).labels) or {0.0, 3.8, 5.0})
+
+
+@pytest.mark.parametrize(
+    "task_name, metrics",
+    [
+        ("CoLA", ("matthews", "accuracy")),
+        ("SST-2", ("accuracy",)),
+        ("MRPC", ("f1", "accuracy")),
+        ("STS-B", ("spearman", "pearson")),
+        ("QQP", ("f1", "accuracy")),
+        ("MNLI", ("accuracy",)),
+        ("MNLI-mm", ("accuracy",)),
+        ("QNLI", ("accuracy",)),
+        ("RTE", ("accuracy",)),
+        ("WNLI", ("accuracy",)),
+        ("AX", ("matthews", "accuracy")),
+    ],
+)
+def test_the_primary_metric_is_the_paper_s(task_name, metrics):
+    task = tasks.get(task_name)
+    assert task.metrics == metrics
+    assert task.primary_metric == metrics[0]
+    assert set(metrics) <= set(scoring.METRICS)
+
+
+@pytest.mark.parametrize(
+    "task_name, submission, rows",
+    [
+        ("CoLA", "CoLA", 1063),
+        ("SST-2", "SST-2", 1821),
+        ("MRPC", "MRPC", 1725),
+        ("STS-B", "STS-B", 1379),
+        ("QQP", "QQP", 390965),
+        ("MNLI", "MNLI-m", 9796),
+        ("MNLI-mm", "MNLI-mm", 9847),
+        ("QNLI", "QNLI", 5463),
+        ("RTE", "RTE", 3000),
+        ("WNLI", "WNLI", 146),
+        ("AX", "AX", 1104),
+    ],
+)
+def test_the_server_s_file_and_the_published_number_of_test_rows_are_known(task_name, submission, rows):
+    task = tasks.get(task_name)
+    assert (task.submission, task.test_rows) == (submission, rows)
+
+
+def test_the_classes_of_glue_are_in_the_order_of_the_original_scripts():
+    """A model's outputs are numbered by them, so another order would spoil every model trained before."""
+    for name in ("CoLA", "SST-2", "MRPC", "QQP", "WNLI"):
+        assert tasks.get(name).labels == ("0", "1")
+    for name in ("QNLI", "RTE"):
+        assert tasks.get(name).labels == ("entailment", "not_entailment")
+    for name in ("MNLI", "MNLI-mm"):
+        assert tasks.get(name).labels == ("contradiction", "entailment", "neutral")
+
+
+def test_the_diagnostics_are_answered_by_an_mnli_model_with_its_classes():
+    assert tasks.get("AX").labels == tasks.get("MNLI").labels
+
+
+def test_sts_b_predicts_a_number_from_0_to_5():
+    task = tasks.get("STS-B")
+    assert task.is_regression
+    assert task.label_range == (0.0, 5.0)
+
+
+@pytest.mark.parametrize("score", ["5.001", "-0.1", "nan", "high", ""])
+def test_a_score_of_sts_b_that_cannot_be_is_refused_with_its_line(tmp_path, score):
+    write(tmp_path, "train.tsv", table(STSB_HEADER, stsb_row(0, "a", "b", "1.5"), stsb_row(1, "a", "b", score)))
+    message = message_of("STS-B", tmp_path)
+    assert message.startswith(f"{tmp_path}/train.tsv, line 3: STS-B expects a ")
+    assert message.endswith(f"number as label, found '{score}'.") or f"from 0 to 5 as label, found '{score}'" in message
 
 
 def test_an_mnli_row_that_ends_before_its_label_is_refused(tmp_path):
@@ -145,22 +411,21 @@ def test_an_mnli_row_that_ends_before_its_label_is_refused(tmp_path):
     assert "train.tsv, line 2: found 10 tab-separated columns, expected at least 11" in message_of("MNLI", tmp_path)
 
 
-def test_rte_has_the_label_behind_its_pair(tmp_path):
-    rows = table(
-        ["index", "sentence1", "sentence2", "label"],
-        ["0", "No weapons were found.", "Weapons were found.", "not_entailment"],
-        ["1", "A place of sorrow.", "A place.", "entailment"],
-    )
-    write(tmp_path, "train.tsv", rows)
-    write(tmp_path, "dev.tsv", rows)
-    write(tmp_path, "test.tsv", table(["index", "sentence1", "sentence2"], ["0", "a", "b"]))
-    expected = [
-        ("No weapons were found.", "Weapons were found.", "not_entailment"),
-        ("A place of sorrow.", "A place.", "entailment"),
-    ]
-    assert [row[1:] for row in read("RTE", tmp_path, "train")] == expected
-    assert [row[1:] for row in read("RTE", tmp_path, "dev")] == expected
-    assert read("RTE", tmp_path, "test") == [("test-1", "a", "b", "entailment")]
+def test_an_sts_b_row_that_ends_before_its_score_is_refused(tmp_path):
+    write(tmp_path, "train.tsv", table(STSB_HEADER, stsb_row(0, "a", "7")))
+    assert "train.tsv, line 2: found 9 tab-separated columns, expected at least 10" in message_of("STS-B", tmp_path)
+
+
+def test_qqp_rows_that_a_line_feed_in_a_question_breaks_are_left_out_and_counted(tmp_path, monkeypatch):
+    """The first published QQP has a few; `QQP-clean.zip`, which replaced it, has none."""
+    warnings = []
+    monkeypatch.setattr(tf.logging, "warning", lambda message, *values: warnings.append(message % values))
+    header = ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"]
+    rows = [["1", "11", "12", "Who?", "Where?", "0"], ["2", "13", "14", '"Was he real?'], ['"', "Was he?", "0"]]
+    write(tmp_path, "train.tsv", table(header, *rows))
+    assert [example.text_a for example in tasks.read_examples(tasks.get("QQP"), str(tmp_path), "train")] == ["Who?"]
+    assert len(warnings) == 1
+    assert "train.tsv: 2 of 3 rows have too few columns and are left out; the first is line 3." in warnings[0]
 
 
 XNLI_HEADER = [
@@ -221,17 +486,24 @@ def test_xnli_without_a_row_of_the_language_says_so(xnli_dir):
 def test_guids_are_unique_and_labels_are_the_task_s_own(name, tmp_path):
     """Whatever the task, three rows with three labels in turn come back as three examples."""
     task = tasks.get(name)
-    split = task.train
+    split_name = "train" if task.train else "dev"
+    split = task.split(split_name)
+    labels = task.labels or ("0.5", "4.25", "5")
+    expected = [labels[index % len(labels)] for index in range(3)]
     width = split.columns_needed()
     rows = [["header"] * width] if split.header else []
-    for index in range(3):
+    for index, label in enumerate(expected):
         row = [f"{index}-{column}" for column in range(width)]
-        row[split.label] = task.labels[index % len(task.labels)]
+        row[split.label] = label
+        if split.only:
+            row[split.only[0]] = split.only[1]
         rows.append(row)
     write(tmp_path, split.file, table(*rows))
-    found = read(name, tmp_path, "train")
+    found = read(name, tmp_path, split_name)
     assert len({guid for guid, _, _, _ in found}) == 3
-    assert [label for _, _, _, label in found] == [task.labels[index % len(task.labels)] for index in range(3)]
+    assert [label for _, _, _, label in found] == (
+        [float(word) for word in expected] if task.is_regression else expected
+    )
     assert [text for _, text, _, _ in found] == [f"{index}-{split.text_a}" for index in range(3)]
 
 
@@ -378,6 +650,13 @@ def test_a_byte_that_is_not_utf8_is_found_behind_a_byte_order_mark_too(tmp_path)
         ("mnlimm", "MNLI-mm"),
         ("MNLI-mismatched", "MNLI-mm"),
         ("rte", "RTE"),
+        ("stsb", "STS-B"),
+        ("STS_B", "STS-B"),
+        ("qqp", "QQP"),
+        ("Qnli", "QNLI"),
+        ("wnli", "WNLI"),
+        ("ax", "AX"),
+        ("diagnostic", "AX"),
         ("xnli", "XNLI"),
         ("XNLI-zh", "XNLI"),
         ("xnli_DE", "XNLI-de"),
@@ -406,7 +685,7 @@ def test_a_name_like_none_is_not_guessed_at():
 
 def test_every_name_is_listed_once():
     assert len(set(tasks.names())) == len(tasks.names())
-    assert {"CoLA", "SST-2", "MRPC", "MNLI", "MNLI-mm", "RTE", "XNLI", "XNLI-de"} <= set(tasks.names())
+    assert {"XNLI", "XNLI-de"} | {task.name for task in glue.TASKS} <= set(tasks.names())
 
 
 @pytest.fixture
@@ -504,17 +783,39 @@ def test_a_notebook_s_own_processor_reads_tables_with_the_base_class(tmp_path):
 
 # --------------------------------------------------------------------------------------- real data
 
-
-@pytest.mark.skipif(not os.path.isdir(GLUE_DATA), reason=f"real GLUE files are missing: there is no folder {GLUE_DATA}")
-@pytest.mark.parametrize(
-    "task_name, train, dev, test",
-    [("CoLA", 8551, 1043, 1063), ("SST-2", 67349, 872, 1821), ("MRPC", 3668, 408, 1725)],
+needs_real_files = pytest.mark.skipif(
+    not os.path.isdir(GLUE_DATA), reason=f"real GLUE files are missing: there is no folder {GLUE_DATA}"
 )
-def test_the_real_files_give_the_published_numbers_of_examples(task_name, train, dev, test):
-    folder = os.path.join(GLUE_DATA, task_name)
+# Task -> rows of train, dev and test.
+REAL = {
+    "CoLA": (8551, 1043, 1063),
+    "SST-2": (67349, 872, 1821),
+    "MRPC": (3668, 408, 1725),
+    "STS-B": (5749, 1500, 1379),
+    "WNLI": (635, 71, 146),
+}
+
+
+@needs_real_files
+@pytest.mark.parametrize("task_name", REAL)
+def test_the_real_files_give_the_published_numbers_of_examples(task_name):
+    task, folder = tasks.get(task_name), os.path.join(GLUE_DATA, task_name)
     found = {split: read(task_name, folder, split) for split in ("train", "dev", "test")}
-    assert {split: len(rows) for split, rows in found.items()} == {"train": train, "dev": dev, "test": test}
+    assert tuple(len(rows) for rows in found.values()) == REAL[task_name]
+    assert len(found["test"]) == task.test_rows
     for rows in found.values():
         assert len({guid for guid, _, _, _ in rows}) == len(rows)
         assert all(text_a.strip() and (text_b is None or text_b.strip()) for _, text_a, text_b, _ in rows)
-    assert {label for _, _, _, label in found["train"]} == {"0", "1"}
+    for split in ("train", "dev"):
+        labels = {label for _, _, _, label in found[split]}
+        assert (min(labels), max(labels)) == ((0.0, 5.0) if task.is_regression else ("0", "1"))
+
+
+@needs_real_files
+@pytest.mark.parametrize("task_name", REAL)
+def test_the_real_test_files_count_their_examples_from_0(task_name):
+    """A submission's index is the place in the file: it has to be the index that the file itself gives."""
+    split = tasks.get(task_name).test
+    rows = [row for _, row in read_rows(os.path.join(GLUE_DATA, task_name, split.file))]
+    assert rows[0][0] == "index"
+    assert [row[0] for row in rows[1:]] == [str(index) for index in range(len(rows) - 1)]

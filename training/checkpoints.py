@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
 from typing import List, Mapping, Optional, Sequence, Tuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 import errors
@@ -14,6 +16,7 @@ import modeling
 import optimization
 from training import parameters
 
+BEST_FOLDER = "best"
 FILE_ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 
@@ -34,8 +37,29 @@ class Source:
     step: int
 
 
+def folder_of(prefix: str) -> str:
+    """The folder that a checkpoint lies in."""
+    return os.path.dirname(prefix) or "."
+
+
+def best_prefix(output_dir: str) -> str:
+    """Where a run keeps its best weights; the step is added to it."""
+    return os.path.join(output_dir, BEST_FOLDER, "model.ckpt")
+
+
+def find_best(output_dir: str) -> Optional[str]:
+    """The checkpoint with a run's best weights; None where the run has none."""
+    return find_latest(folder_of(best_prefix(output_dir)))
+
+
+def run_folder(prefix: str) -> str:
+    """The output folder of the run that a checkpoint belongs to."""
+    folder = folder_of(prefix)
+    return folder_of(folder) if os.path.basename(folder) == BEST_FOLDER else folder
+
+
 def find_prefix(path: str) -> str:
-    """The checkpoint that a user means: a prefix, one of its files, or a folder with checkpoints of a run.
+    """The checkpoint that a user means: a prefix, one of its files, or a run's folder (its best, or else its newest).
 
     Raises:
       errors.UserError: there is none.
@@ -45,9 +69,9 @@ def find_prefix(path: str) -> str:
     if tf.gfile.Exists(prefix + ".index"):
         return prefix
     if tf.gfile.IsDirectory(path):
-        latest = find_latest(path)
-        if latest:
-            return latest
+        found = find_best(path) or find_latest(path)
+        if found:
+            return found
         raise errors.UserError(
             "The folder {} holds no run's checkpoint: name the checkpoint itself, e.g. {}.".format(
                 path, path.rstrip("/") + "/bert_model.ckpt"
@@ -115,6 +139,45 @@ def read_step(prefix: str) -> int:
         return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
     except Exception as error:  # see read_shapes
         raise _damaged(prefix, error) from None
+
+
+def copy(prefix: str, target: str) -> None:
+    """Copies a checkpoint beside an older one of the target's folder, notes it as the newest, removes the older one.
+
+    Args:
+      prefix: the checkpoint, its name ending in `-<step>`.
+      target: the prefix to copy to, without the step.
+    """
+    folder = folder_of(target)
+    tf.gfile.MakeDirs(folder)
+    older = find_latest(folder)
+    copied = target + "-" + prefix.rpartition("-")[2]
+    for path in tf.gfile.Glob(prefix + ".*"):
+        if not path.endswith(".meta"):
+            tf.gfile.Copy(path, copied + path[len(prefix) :], overwrite=True)
+    tf.train.update_checkpoint_state(folder, os.path.basename(copied))
+    if older and older != copied:
+        for path in tf.gfile.Glob(older + ".*"):
+            tf.gfile.Remove(path)
+
+
+def fingerprint(prefix: str, names: Sequence[str]) -> str:
+    """A hash of names, types, shapes and values of these tensors: equal for equal weights, wherever they lie."""
+    digest = hashlib.sha256()
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        for name in sorted(names):
+            tensor = reader.get_tensor(name)
+            digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+            digest.update(np.ascontiguousarray(tensor))
+    except Exception as error:  # see read_shapes
+        raise _damaged(prefix, error) from None
+    return "sha256:" + digest.hexdigest()[:16]
+
+
+def base_names(shapes: parameters.Shapes) -> List[str]:
+    """The variables of BERT itself: neither adapters nor head."""
+    return list(_by_part(shapes)[0])
 
 
 def choose_source(shapes: parameters.Shapes, path: str, for_training: bool) -> Source:
@@ -186,18 +249,20 @@ def _check_adapters(prefix: str, adapters: parameters.Shapes, found: parameters.
         )
 
 
-def latest_of_run(shapes: parameters.Shapes, output_dir: str, trained: Sequence[str] = ()) -> Optional[Source]:
-    """The newest checkpoint of a run in its output folder, or None where there is none yet.
+def find_own(shapes: parameters.Shapes, output_dir: str, trained: Sequence[str] = ()) -> Optional[Source]:
+    """The checkpoint of a run in its output folder to go on with, or None where there is none yet.
 
     Args:
       shapes: the model's variables.
       output_dir: the folder.
-      trained: where training is to continue, the variables that train: their optimizer slots must be there too.
+      trained: where training is to continue, the variables that train: their optimizer slots must be there too, and
+        the newest checkpoint counts; otherwise the best does, if the run kept one.
 
     Raises:
       errors.UserError: it is damaged or belongs to another model.
     """
-    prefix = find_latest(output_dir)
+    prefix = None if trained else find_best(output_dir)
+    prefix = prefix or find_latest(output_dir)
     if prefix is None:
         return None
     found = read_shapes(prefix)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from typing import Iterator
+import json
+import uuid
+from typing import Any, Dict, Iterator
 
 import tensorflow.compat.v1 as tf
 
@@ -28,13 +29,35 @@ def make_folder(path: str) -> None:
         raise errors.UserError(f"The folder {path} cannot be made: {errors.reason(error)}.") from None
 
 
+def read_json(path: str) -> Dict[str, Any]:
+    """Reads a JSON object that an earlier run wrote.
+
+    Raises:
+      errors.UserError: it is damaged.
+    """
+    with reported(), tf.gfile.GFile(path, "rb") as reader:
+        data = reader.read()
+    try:
+        content = json.loads(data.decode("utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("no JSON object")
+    except ValueError as error:
+        raise errors.UserError(f"{path} is damaged ({errors.reason(error)}): use another --output_dir.") from None
+    return content
+
+
 def write_text(path: str, text: str) -> None:
-    """Writes a text file under a temporary name and renames it, over an older one if there is one."""
-    partial = f"{path}.{os.getpid()}.partial"
+    """Writes a UTF-8 text file, see `write_bytes`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str, data: bytes) -> None:
+    """Writes a file under a temporary name and renames it, over an older one if there is one."""
+    partial = f"{path}.{uuid.uuid4().hex[:8]}.partial"
     with reported():
         try:
-            with tf.gfile.GFile(partial, "w") as writer:
-                writer.write(text)
+            with tf.gfile.GFile(partial, "wb") as writer:
+                writer.write(data)
             tf.gfile.Rename(partial, path, overwrite=True)
         except BaseException:
             if tf.gfile.Exists(partial):

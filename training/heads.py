@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from typing import Callable, Dict, Mapping, Tuple
+from typing import Callable, Dict, Mapping, Optional, Tuple, Union
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
@@ -18,49 +20,77 @@ class HeadOutput:
     """What a head adds to the graph.
 
     Attributes:
-      loss: scalar, the mean over the batch.
+      loss: scalar, the mean over the batch; what training minimises.
       per_example_loss: float [B].
-      logits: float [B, classes].
-      probabilities: float [B, classes].
+      logits: float [B, classes]; float [B, 1], the predicted number, in a regression.
+      probabilities: float [B, classes]; None in a regression.
     """
 
     loss: tf.Tensor
     per_example_loss: tf.Tensor
     logits: tf.Tensor
-    probabilities: tf.Tensor
+    probabilities: Optional[tf.Tensor] = None
 
 
-@dataclasses.dataclass(frozen=True)
-class ClassificationHead:
-    """A linear layer with softmax on the pooled output: variables `output_weights`, `output_bias`."""
+class Head(abc.ABC):
+    """The part of the network that belongs to a task."""
 
-    num_labels: int
+    # Type of `label_ids` in records.
+    label_type: tf.DType = tf.int64
 
+    @abc.abstractmethod
     def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
-        """Adds the head to the graph; `features` holds the class indices `label_ids`."""
-        pooled = modeling.dropout(model.get_pooled_output(), HEAD_DROPOUT if is_training else 0.0)
-        weights = tf.get_variable(
-            "output_weights",
-            [self.num_labels, pooled.shape.as_list()[-1]],
-            initializer=modeling.create_initializer(0.02),
-        )
-        bias = tf.get_variable("output_bias", [self.num_labels], initializer=tf.zeros_initializer())
-        logits = tf.nn.bias_add(tf.matmul(pooled, weights, transpose_b=True), bias)
-        per_example_loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=features["label_ids"], logits=logits)
-        return HeadOutput(tf.reduce_mean(per_example_loss), per_example_loss, logits, tf.nn.softmax(logits))
+        """Adds the head to the graph; `features` holds the labels as `label_ids`."""
+
+    @abc.abstractmethod
+    def decode(self, row: Mapping[str, np.ndarray]) -> Union[int, float]:
+        """The predicted class, or number, in one row of what `estimator.predict` yields."""
+
+    @abc.abstractmethod
+    def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
+        """What `estimator.evaluate` reports in notebooks."""
 
     def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
         """What `estimator.predict` yields for an example, labels included: scoring needs nothing else."""
-        return {
+        values = {
             "probabilities": output.probabilities,
             "logits": output.logits,
             "loss": output.per_example_loss,
             "label_ids": features["label_ids"],
-            "is_real_example": _real_examples(features),
+            "is_real_example": real_examples(features),
         }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationHead(Head):
+    """A linear layer with softmax on the pooled output: variables `output_weights`, `output_bias`.
+
+    Attributes:
+      num_labels: classes.
+      class_weights: how much an example of each class counts in the training loss; None for 1 each. Losses that are
+        reported for single examples are not weighted.
+    """
+
+    num_labels: int
+    class_weights: Optional[Tuple[float, ...]] = None
+
+    def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
+        """Adds the head to the graph; `label_ids` are the indices of the classes."""
+        logits = _linear(model, self.num_labels, is_training)
+        labels = features["label_ids"]
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        weighted = losses
+        if self.class_weights is not None and is_training:
+            weighted = losses * tf.gather(tf.constant(self.class_weights, tf.float32), labels)
+        return HeadOutput(tf.reduce_mean(weighted), losses, logits, tf.nn.softmax(logits))
+
+    def decode(self, row: Mapping[str, np.ndarray]) -> int:
+        """The class with the greatest logit."""
+        return int(row["logits"].argmax())
 
     def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
-        """What `estimator.evaluate` reports in notebooks, as the original: `eval_accuracy` and `eval_loss`."""
+        """As the original: `eval_accuracy` and `eval_loss`."""
 
         def metric_fn(losses: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, real: tf.Tensor) -> Dict[str, tuple]:
             classes = tf.argmax(logits, axis=-1, output_type=tf.int32)
@@ -69,9 +99,48 @@ class ClassificationHead:
                 "eval_loss": tf.metrics.mean(losses, weights=real),
             }
 
-        real = tf.cast(_real_examples(features), tf.float32)
+        real = tf.cast(real_examples(features), tf.float32)
         return metric_fn, [output.per_example_loss, features["label_ids"], output.logits, real]
 
 
-def _real_examples(features: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    return features.get("is_real_example", tf.ones_like(features["label_ids"]))
+@dataclasses.dataclass(frozen=True)
+class RegressionHead(Head):
+    """One linear unit on the pooled output, trained by the squared error: variables as in classification."""
+
+    label_type = tf.float32
+
+    def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
+        """Adds the head to the graph; `label_ids` are the numbers to predict."""
+        logits = _linear(model, 1, is_training)
+        losses = tf.square(logits[:, 0] - tf.cast(features["label_ids"], tf.float32))
+        return HeadOutput(tf.reduce_mean(losses), losses, logits)
+
+    def decode(self, row: Mapping[str, np.ndarray]) -> float:
+        """The predicted number."""
+        return float(row["logits"][0])
+
+    def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
+        """`eval_loss`, the mean squared error."""
+
+        def metric_fn(losses: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, real: tf.Tensor) -> Dict[str, tuple]:
+            return {"eval_loss": tf.metrics.mean(losses, weights=real)}
+
+        real = tf.cast(real_examples(features), tf.float32)
+        return metric_fn, [output.per_example_loss, features["label_ids"], output.logits, real]
+
+
+def _linear(model: modeling.BertModel, units: int, is_training: bool) -> tf.Tensor:
+    """A linear layer on the pooled output, float [B, units]."""
+    pooled = modeling.dropout(model.get_pooled_output(), HEAD_DROPOUT if is_training else 0.0)
+    weights = tf.get_variable(
+        "output_weights",
+        [units, pooled.shape.as_list()[-1]],
+        initializer=modeling.create_initializer(0.02),
+    )
+    bias = tf.get_variable("output_bias", [units], initializer=tf.zeros_initializer())
+    return tf.nn.bias_add(tf.matmul(pooled, weights, transpose_b=True), bias)
+
+
+def real_examples(features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """int32 [B]: 0 for fillers that complete a batch, 1 for all others."""
+    return features.get("is_real_example", tf.ones_like(features["label_ids"], tf.int32))

@@ -1,10 +1,20 @@
-"""What a user sees while a model trains."""
+"""What happens while a model trains: a line on how it goes, and scores on the dev set."""
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
+from typing import Any, List, Optional
 
+import numpy as np
 import tensorflow.compat.v1 as tf
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from training import checkpoints, files
+from training.evaluation import Evaluator, History, Row
+from training.model_fn import TrainingTensors
 
 
 def format_seconds(seconds: float) -> str:
@@ -14,50 +24,169 @@ def format_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-class ProgressHook(tf.train.SessionRunHook):
-    """Logs the step, the mean loss since the last line, examples a second and the time left."""
+class _StepHook(tf.train.SessionRunHook):
+    """Counts steps from where the session starts.
 
-    def __init__(self, loss: tf.Tensor, total_steps: int, batch_size: int, every_seconds: float = 10.0) -> None:
-        """Takes what is watched.
+    Fetching the counter beside the step would give the number before or after it, as it happens.
+    """
 
-        Args:
-          loss: scalar.
-          total_steps: steps of the whole run.
-          batch_size: examples a step.
-          every_seconds: the least time between two lines; the last step always has one.
-        """
-        self._loss = loss
-        self._total_steps = total_steps
-        self._batch_size = batch_size
-        self._every_seconds = every_seconds
+    step = 0
 
     def begin(self) -> None:
         """Finds the step counter."""
         self._global_step = tf.train.get_global_step()
-        self._losses = []
-        self._since = None
+
+    def after_create_session(self, session: tf.Session, coord: Any) -> None:
+        """Reads the step that a checkpoint may have brought."""
+        self.step = int(session.run(self._global_step))
+
+
+class ProgressHook(_StepHook):
+    """Shows the step, the mean loss since the last line, the learning rate, examples a second and the time left.
+
+    A bar on a terminal, lines in a log. Time spent outside of steps, e.g. by hooks behind this one, is not counted.
+    """
+
+    def __init__(
+        self,
+        tensors: TrainingTensors,
+        total_steps: int,
+        batch_size: int,
+        history: History,
+        every_seconds: float = 10.0,
+        on_terminal: Optional[bool] = None,
+    ) -> None:
+        """Takes what is watched.
+
+        Args:
+          tensors: of the training.
+          total_steps: steps of the whole run.
+          batch_size: examples a step.
+          history: is told the time that steps take.
+          every_seconds: the least time between two lines; the last step always has one.
+          on_terminal: whether to show a bar; by default where the log goes to a terminal.
+        """
+        self._tensors = tensors
+        self._total_steps = total_steps
+        self._batch_size = batch_size
+        self._history = history
+        self._every_seconds = every_seconds
+        self._on_terminal = sys.stderr.isatty() if on_terminal is None else on_terminal
+        self._bar = None
+        self._losses: List[float] = []
+        self._seconds = 0.0
+
+    def after_create_session(self, session: tf.Session, coord: Any) -> None:
+        """Opens the bar."""
+        super().after_create_session(session, coord)
+        if self._on_terminal:
+            self._redirect = logging_redirect_tqdm([logging.getLogger("tensorflow")])
+            self._redirect.__enter__()
+            self._bar = tqdm(total=self._total_steps, initial=self.step, unit="step", dynamic_ncols=True)
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
-        """Asks for the step and the loss."""
-        if self._since is None:
-            self._since = time.time()
-        return tf.train.SessionRunArgs([self._global_step, self._loss])
+        """Asks for what is shown."""
+        self._started = time.perf_counter()
+        return tf.train.SessionRunArgs([self._tensors.loss, self._tensors.learning_rate])
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
-        """Logs a line if it is time for one."""
-        # The counter may be read before or after this step's increment; one step does not matter here.
-        step, loss = run_values.results
+        """Counts, and shows a line if it is time for one."""
+        seconds = time.perf_counter() - self._started
+        loss, rate = run_values.results
+        self.step += 1
         self._losses.append(loss)
-        elapsed = time.time() - self._since
-        if elapsed < self._every_seconds and step < self._total_steps:
+        self._seconds += seconds
+        self._history.add_time(seconds, 1)
+        if self._bar is not None:
+            self._bar.update()
+        is_last = self.step == self._total_steps
+        if self._seconds >= (1.0 if self._bar is not None else self._every_seconds) or is_last:
+            self._show(rate)
+
+    def _show(self, rate: float) -> None:
+        seconds_a_step = self._seconds / len(self._losses)
+        loss = sum(self._losses) / len(self._losses)
+        speed = self._batch_size / seconds_a_step if seconds_a_step else 0.0
+        self._losses, self._seconds = [], 0.0
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {loss:.4f}, lr {rate:.2e}, {speed:.1f} examples/s")
             return
-        seconds_a_step = elapsed / len(self._losses)
+        left = format_seconds((self._total_steps - self.step) * seconds_a_step)
         tf.logging.info(
-            "step %d/%d  loss %.4f  %.1f examples/s  %s left",
-            step,
+            "step %d/%d  loss %.4f  lr %.2e  %.1f examples/s  %s left",
+            self.step,
             self._total_steps,
-            sum(self._losses) / len(self._losses),
-            self._batch_size / seconds_a_step if seconds_a_step else 0.0,
-            format_seconds((self._total_steps - step) * seconds_a_step),
+            loss,
+            rate,
+            speed,
+            left,
         )
-        self._losses, self._since = [], time.time()
+
+    def end(self, session: tf.Session) -> None:
+        """Closes the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._redirect.__exit__(None, None, None)
+
+
+class EvaluationHook(_StepHook):
+    """Scores the dev set with the weights of the moment, in the session of the training."""
+
+    def __init__(self, tensors: TrainingTensors, evaluator: Evaluator, best: Optional[str]) -> None:
+        """Takes the parts.
+
+        Args:
+          tensors: of the training, with a dev set.
+          evaluator: says when, and what to do with the predictions.
+          best: prefix of the best checkpoint of an earlier part of the run; gives way to a better one.
+        """
+        self._tensors = tensors
+        self._evaluator = evaluator
+        self._earlier_best = best
+
+    def begin(self) -> None:
+        """Makes the saver of the best weights: the model's variables, no optimizer slots."""
+        super().begin()
+        variables = tf.trainable_variables() + [self._global_step]
+        self._saver = tf.train.Saver(variables, max_to_keep=1, save_relative_paths=True)
+        if self._earlier_best:
+            self._saver.recover_last_checkpoints([self._earlier_best])
+
+    def after_create_session(self, session: tf.Session, coord: Any) -> None:
+        """Makes up for an evaluation that a kill prevented."""
+        super().after_create_session(session, coord)
+        self._evaluate_if_due(session)
+
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
+        """Evaluates where it is time to, and stops the training where it has come to nothing."""
+        self.step += 1
+        self._evaluate_if_due(run_context.session)
+        if self._evaluator.is_over:
+            run_context.request_stop()
+
+    def _evaluate_if_due(self, session: tf.Session) -> None:
+        if not self._evaluator.is_due(self.step):
+            return
+
+        def save(prefix: str) -> None:
+            files.make_folder(checkpoints.folder_of(prefix))
+            self._saver.save(session, prefix, global_step=self.step, write_meta_graph=False)
+
+        self._evaluator.evaluate(self.step, self._predict(session), save)
+
+    def _predict(self, session: tf.Session) -> List[Row]:
+        session.run(self._tensors.dev_start)
+        rows = []
+        while True:
+            try:
+                batch = session.run(self._tensors.dev_batch)
+            except tf.errors.OutOfRangeError:
+                return rows
+            rows.extend(split_batch(batch))
+
+
+def split_batch(batch: Row) -> List[Row]:
+    """The rows of a batch of predictions, fillers left out."""
+    return [
+        {name: values[index] for name, values in batch.items()} for index in np.flatnonzero(batch["is_real_example"])
+    ]

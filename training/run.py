@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import random
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -16,23 +17,45 @@ import modeling
 import optimization
 import tokenization
 from pipeline import records
-from training import checkpoints, compat, files, hooks, parameters
-from training.model_fn import Schedule, build_model_fn
+from training import checkpoints, compat, evaluation, files, hooks, parameters
+from training.evaluation import Evaluator, History
+from training.heads import Head
+from training.model_fn import Schedule, TrainingTensors, build_model_fn
 from training.settings import MODEL, TRAINING, Settings
 
 SETTINGS_FILE = "settings.json"
 
 
+@dataclasses.dataclass(frozen=True)
+class DevSet:
+    """What is scored along a training.
+
+    Attributes:
+      record_file: its features.
+      score: predictions -> scores.
+    """
+
+    record_file: str
+    score: evaluation.Scorer
+
+
 class Run:
     """Checks everything when it is made and writes nothing; `claim_output_dir` is the first step that writes."""
 
-    def __init__(self, settings: Settings, head: Any, num_train_examples: int = 0) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        head: Head,
+        num_train_examples: int = 0,
+        facts: Optional[Mapping[str, Any]] = None,
+    ) -> None:
         """Reads and checks config, vocabulary, earlier settings and checkpoints.
 
         Args:
           settings: checked settings.
           head: see `training.heads`.
           num_train_examples: size of the training split; only needed for training.
+          facts: what else makes the run what it is and must be the same when it goes on, e.g. a hash of the data.
 
         Raises:
           errors.UserError: something does not exist or does not fit.
@@ -42,54 +65,58 @@ class Run:
         self.config = modeling.BertConfig.from_json_file(settings.bert_config_file)
         self.tokenizer = load_tokenizer(settings, self.config)
         modeling.check_sequence_length(settings.max_seq_length, self.config)
-        self.seed = self._check_earlier_settings()
+        self._facts = dict(facts or {})
+        self._earlier = read_earlier(settings.output_dir)
+        self._check_earlier()
+        self.seed = self._choose_seed()
         self.shapes = parameters.model_shapes(self.config, head, settings.adapter)
         self.trained = optimization.trainable_names(
             list(self.shapes), settings.tuning_mode, self.config.num_hidden_layers, settings.tune_top_layers
         )
         self._init = self._find_initial_values()
-        self._schedule = self._make_schedule(num_train_examples) if settings.do_train else None
+        self._num_train_examples = num_train_examples
+        self._schedule = self._make_schedule() if settings.do_train else None
         self._cluster = None
         if settings.use_tpu and settings.tpu_name:
             self._cluster = compat.tpu_cluster(settings.tpu_name, settings.tpu_zone, settings.gcp_project)
 
-    def _check_earlier_settings(self) -> int:
-        """Compares with the run that the output folder holds, if any; returns the seed to use."""
-        path = os.path.join(self.settings.output_dir, SETTINGS_FILE)
-        seed = self.settings.seed
-        drawn = random.SystemRandom().randrange(2**31) if seed is None else seed
-        if not tf.gfile.Exists(path):
-            return drawn
-        try:
-            with tf.gfile.GFile(path, "r") as reader:
-                earlier = json.loads(reader.read())
-            if not isinstance(earlier, dict):
-                raise ValueError("no JSON object")
-        except ValueError as error:
-            raise errors.UserError(f"{path} is damaged ({error}): use another --output_dir.") from None
+    def _check_earlier(self) -> None:
+        """Compares with the run that the output folder holds, if any."""
+        if not self._earlier:
+            return
         now = self.settings.identity((MODEL, TRAINING) if self.settings.do_train else (MODEL,))
-        if seed is None:
+        if self.settings.seed is None:
             now.pop("seed", None)
         # A setting that an older version did not know had its default then.
         unset = {field.name: field.default for field in dataclasses.fields(self.settings)}
         differing = [
-            f"--{name} was {earlier.get(name, unset[name])}, is {value}"
+            f"--{name} was {self._earlier.get(name, unset[name])}, is {value}"
             for name, value in now.items()
-            if earlier.get(name, unset[name]) != value
+            if self._earlier.get(name, unset[name]) != value
+        ]
+        noted = self._earlier.get("facts", {})
+        differing += [
+            f"{name} was {noted[name]}, is {value}"
+            for name, value in self._facts.items()
+            if noted.get(name, value) != value
         ]
         if differing:
             raise errors.UserError(
                 "The output folder {} holds a run with other settings: {}. Use another --output_dir, or the same "
                 "settings.".format(self.settings.output_dir, "; ".join(differing))
             )
-        return earlier.get("seed", drawn) if seed is None else seed
+
+    def _choose_seed(self) -> int:
+        if self.settings.seed is not None:
+            return self.settings.seed
+        return self._earlier.get("seed", random.SystemRandom().randrange(2**31))
 
     def _find_initial_values(self) -> Optional[checkpoints.Source]:
         settings = self.settings
         if not settings.do_train and settings.init_checkpoint and self._is_own(settings.init_checkpoint):
             # One of several checkpoints of this folder's run, named to be evaluated.
             return checkpoints.choose_source(self.shapes, settings.init_checkpoint, for_training=False)
-        source = checkpoints.latest_of_run(self.shapes, settings.output_dir, self.trained if settings.do_train else ())
+        source = checkpoints.find_own(self.shapes, settings.output_dir, self.trained if settings.do_train else ())
         if source:
             tf.logging.info("Continuing from %s (step %d)", source.prefix, source.step)
             return source
@@ -111,17 +138,29 @@ class Run:
         tf.logging.warning("No --init_checkpoint: BERT itself starts from random weights.")
         return None
 
+    def base_fingerprint(self) -> Optional[str]:
+        """A hash of the BERT that this run began with; None where that was random."""
+        if self._earlier:
+            return self._earlier.get("facts", {}).get("base")
+        if not self._init:
+            return None
+        # What is evaluated in a new folder may come from a run that has noted its base.
+        noted = read_earlier(checkpoints.run_folder(self._init.prefix)).get("facts", {}).get("base")
+        return noted or checkpoints.fingerprint(self._init.prefix, checkpoints.base_names(self.shapes))
+
     def claim_output_dir(self) -> None:
         """Makes the output folder and, before training, records whose run it holds."""
         files.make_folder(self.settings.output_dir)
         if self.settings.do_train:
             values = dict(self.settings.identity((MODEL, TRAINING)), seed=self.seed)
-            text = json.dumps(values, indent=2, sort_keys=True) + "\n"
+            values["facts"] = dict(self._facts, base=self.base_fingerprint())
+            text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
             files.write_text(os.path.join(self.settings.output_dir, SETTINGS_FILE), text)
+            self._earlier = values
 
-    def _make_schedule(self, num_examples: int) -> Schedule:
-        """Steps and learning rate for a training split of this size."""
-        settings = self.settings
+    def _make_schedule(self) -> Schedule:
+        """Steps and learning rate for the training split."""
+        settings, num_examples = self.settings, self._num_train_examples
         steps = int(num_examples / settings.train_batch_size * settings.num_train_epochs)
         if steps < 1:
             raise errors.UserError(
@@ -130,19 +169,65 @@ class Run:
             )
         return Schedule(settings.learning_rate, steps, int(steps * settings.warmup_proportion))
 
-    def train(self, record_file: str) -> None:
-        """Trains to the last step of the schedule, from the newest checkpoint if there is one."""
-        settings, schedule = self.settings, self._schedule
+    def train(self, record_file: str, dev: Optional[DevSet] = None) -> None:
+        """Trains to the last step of the schedule, from the newest checkpoint if there is one.
+
+        Args:
+          record_file: features of the training split.
+          dev: scored along the way; decides on the best weights and on stopping early.
+        """
+        settings, total = self.settings, self._schedule.num_train_steps
         for line in parameters.parameter_table(self.shapes, self.trained):
             tf.logging.info(line)
         start = self._init.step if self._continues() else 0
+        history = History(settings.output_dir)
+        history.forget_after(start)
+        evaluator = self._make_evaluator(dev, history) if dev else None
+        if evaluator and evaluator.is_over:
+            tf.logging.info("Training stopped early at step %d before; nothing is left to do.", start)
+            return
         tf.logging.info(
             "***** Training: steps %d to %d, batch size %d, seed %d *****",
             start,
-            schedule.num_train_steps,
+            total,
             settings.train_batch_size,
             self.seed,
         )
+        if settings.use_tpu:
+            self._train_in_pieces(record_file, history, dev, evaluator)
+        else:
+            self._train_to(total, record_file, history, dev, evaluator)
+        history.write()
+
+    def _make_evaluator(self, dev: DevSet, history: History) -> Evaluator:
+        settings, total = self.settings, self._schedule.num_train_steps
+        if settings.eval_every_steps:
+            due = evaluation.multiples(settings.eval_every_steps, total)
+        else:
+            due = evaluation.epoch_ends(self._num_train_examples, settings.train_batch_size, total)
+        return Evaluator(settings.output_dir, history, dev.score, due, settings.early_stopping_patience)
+
+    def _train_to(
+        self,
+        step: int,
+        record_file: str,
+        history: History,
+        dev: Optional[DevSet] = None,
+        evaluator: Optional[Evaluator] = None,
+    ) -> None:
+        """Trains up to a step; scores the dev set in the same session, where one is given."""
+        settings = self.settings
+        start = self._latest_step()
+        watching: List[hooks.ProgressHook] = []
+
+        def make_hooks(tensors: TrainingTensors) -> List[tf.train.SessionRunHook]:
+            total = self._schedule.num_train_steps
+            watching.append(hooks.ProgressHook(tensors, total, settings.train_batch_size, history))
+            if evaluator is None:
+                return list(watching)
+            # Behind the progress: what evaluation takes is not time of a step.
+            return watching + [hooks.EvaluationHook(tensors, evaluator, checkpoints.find_best(settings.output_dir))]
+
         input_fn = records.file_based_input_fn_builder(
             record_file,
             settings.max_seq_length,
@@ -150,50 +235,98 @@ class Run:
             drop_remainder=True,
             seed=self.seed,
             skip_examples=start * settings.train_batch_size,
+            label_type=self.head.label_type,
         )
+        dev_data = None
+        if dev:
+            dev_fn = self._input_fn(dev.record_file)
+            dev_data = lambda: dev_fn({"batch_size": settings.eval_batch_size})  # noqa: E731
+        estimator = self._estimator(training_hooks=make_hooks, dev_data=dev_data)
         try:
-            self._estimator().train(input_fn=input_fn, max_steps=schedule.num_train_steps)
-        except tf.train.NanLossDuringTrainingError:
+            estimator.train(input_fn=input_fn, max_steps=step)
+        except (tf.train.NanLossDuringTrainingError, tf.errors.InvalidArgumentError) as error:
+            if isinstance(error, tf.errors.InvalidArgumentError) and optimization.NOT_FINITE not in str(error):
+                raise
+            failed = f" at step {watching[-1].step + 1}" if watching else ""
             raise errors.UserError(
-                f"The loss became NaN: lower --learning_rate (it is {settings.learning_rate}) and use another "
-                f"--output_dir. The last checkpoint is {tf.train.latest_checkpoint(settings.output_dir)}."
+                f"The loss became NaN or infinite{failed}: lower --learning_rate (it is {settings.learning_rate}) and "
+                "use another --output_dir. The last good checkpoint is "
+                f"{tf.train.latest_checkpoint(settings.output_dir)}."
             ) from None
-        except tf.errors.ResourceExhaustedError:
+        except tf.errors.ResourceExhaustedError as error:
+            if "No space left" in str(error):
+                raise errors.UserError(f"The disk is full: {errors.reason(error)}.") from None
             raise errors.UserError(
                 f"Out of memory: lower --train_batch_size (it is {settings.train_batch_size}) or --max_seq_length "
                 f"(it is {settings.max_seq_length})."
             ) from None
 
+    def _train_in_pieces(
+        self, record_file: str, history: History, dev: Optional[DevSet], evaluator: Optional[Evaluator]
+    ) -> None:
+        """Trains with stops for evaluation: a TPU's graph has no room for a second model."""
+        total = self._schedule.num_train_steps
+        for step in sorted(evaluator.due_steps if evaluator else [total]):
+            if step > self._latest_step():
+                self._train_to(step, record_file, history)
+            if evaluator and evaluator.is_due(step):
+                latest = tf.train.latest_checkpoint(self.settings.output_dir)
+                rows = list(self._predict(dev.record_file, self.settings.eval_batch_size, latest))
+                evaluator.evaluate(step, rows, functools.partial(checkpoints.copy, latest))
+            if evaluator and evaluator.is_over:
+                return
+
     def predict(self, record_file: str, batch_size: int) -> Iterator[Dict[str, np.ndarray]]:
         """Yields the head's predictions for every record in the file's order, fillers left out."""
-        input_fn = records.file_based_input_fn_builder(
-            record_file, self.settings.max_seq_length, is_training=False, drop_remainder=self.settings.use_tpu
-        )
-        # A checkpoint without adapters or head (a BERT in the output folder) initialises; it cannot be restored whole.
-        named = not self.settings.do_train and self._is_own(self._init.prefix) and not self._init.fresh
+        return self._predict(record_file, batch_size, self.checkpoint())
+
+    def _predict(self, record_file: str, batch_size: int, checkpoint: Optional[str]) -> Iterator[Dict[str, np.ndarray]]:
         predictions = self._estimator(predict_batch_size=batch_size).predict(
-            input_fn=input_fn, yield_single_examples=True, checkpoint_path=self._init.prefix if named else None
+            input_fn=self._input_fn(record_file), yield_single_examples=True, checkpoint_path=checkpoint
         )
         for row in predictions:
             if row["is_real_example"]:
                 yield row
 
+    def _input_fn(self, record_file: str) -> records.InputFn:
+        """One pass over records, for scoring."""
+        return records.file_based_input_fn_builder(
+            record_file,
+            self.settings.max_seq_length,
+            is_training=False,
+            drop_remainder=self.settings.use_tpu,
+            label_type=self.head.label_type,
+        )
+
+    def checkpoint(self) -> Optional[str]:
+        """The checkpoint of this run that `predict` uses: the best, or else the newest.
+
+        None where weights of another folder are evaluated, or a BERT without adapters or head in this one: those
+        initialise a model, they cannot be restored whole.
+        """
+        if self.settings.do_train:
+            return checkpoints.find_best(self.settings.output_dir) or checkpoints.find_latest(self.settings.output_dir)
+        return self._init.prefix if self._is_own(self._init.prefix) and not self._init.fresh else None
+
     def step(self) -> int:
         """The training step of the weights that `predict` uses."""
-        if not self.settings.do_train:
-            return self._init.step
-        return checkpoints.read_step(tf.train.latest_checkpoint(self.settings.output_dir))
+        return checkpoints.read_step(self.checkpoint()) if self.settings.do_train else self._init.step
 
     def _is_own(self, checkpoint: str) -> bool:
-        """Whether a checkpoint lies in the output folder."""
-        return os.path.realpath(os.path.dirname(checkpoint)) == os.path.realpath(self.settings.output_dir)
+        """Whether a checkpoint belongs to the run of the output folder."""
+        return os.path.realpath(checkpoints.run_folder(checkpoint)) == os.path.realpath(self.settings.output_dir)
 
     def _continues(self) -> bool:
         """Whether the estimator finds a checkpoint in its own folder and needs no initial values."""
         return tf.train.latest_checkpoint(self.settings.output_dir) is not None
 
-    def _estimator(self, predict_batch_size: int = 8) -> compat.TPUEstimator:
-        settings, schedule = self.settings, self._schedule
+    def _latest_step(self) -> int:
+        """The step of the newest checkpoint; 0 where there is none."""
+        latest = tf.train.latest_checkpoint(self.settings.output_dir)
+        return checkpoints.read_step(latest) if latest else 0
+
+    def _estimator(self, predict_batch_size: int = 8, **training: Any) -> compat.TPUEstimator:
+        settings = self.settings
         init = None if self._continues() else self._init
         model_fn = build_model_fn(
             self.config,
@@ -201,14 +334,23 @@ class Run:
             settings.adapter,
             init_checkpoint=init.prefix if init else None,
             init_names=init.names if init else None,
-            schedule=schedule,
+            schedule=self._schedule,
             tuning_mode=settings.tuning_mode,
             top_layers=settings.tune_top_layers,
             use_tpu=settings.use_tpu,
             use_one_hot_embeddings=settings.use_tpu,
-            training_hooks=lambda loss: [hooks.ProgressHook(loss, schedule.num_train_steps, settings.train_batch_size)],
+            **training,
         )
-        return make_estimator(model_fn, settings, self.seed, self._cluster, predict_batch_size)
+        # Some fifty points on TensorBoard's curves, and more where a run is long.
+        steps = self._schedule.num_train_steps if self._schedule else 0
+        summary_steps = max(1, min(100, steps // 50))
+        return make_estimator(model_fn, settings, self.seed, self._cluster, predict_batch_size, summary_steps)
+
+
+def read_earlier(folder: str) -> Dict[str, Any]:
+    """What a run noted in its output folder when it began; empty where there is no run."""
+    path = os.path.join(folder, SETTINGS_FILE)
+    return files.read_json(path) if tf.gfile.Exists(path) else {}
 
 
 def load_tokenizer(settings: Settings, config: modeling.BertConfig) -> Any:
@@ -227,7 +369,7 @@ def load_tokenizer(settings: Settings, config: modeling.BertConfig) -> Any:
 
 
 def make_estimator(
-    model_fn: Any, settings: Settings, seed: int, cluster: Any, predict_batch_size: int
+    model_fn: Any, settings: Settings, seed: int, cluster: Any, predict_batch_size: int, save_summary_steps: int
 ) -> compat.TPUEstimator:
     """The one estimator factory; it is a TPUEstimator on CPUs and GPUs too."""
     config = compat.RunConfig(
@@ -238,6 +380,7 @@ def make_estimator(
         # On a TPU the estimator brings its own.
         session_config=None if settings.use_tpu else compat.session_config(),
         save_checkpoints_steps=settings.save_checkpoints_steps,
+        save_summary_steps=save_summary_steps,
         tpu_config=compat.TPUConfig(
             iterations_per_loop=settings.iterations_per_loop,
             num_shards=settings.num_tpu_cores,

@@ -116,6 +116,39 @@ class Settings:
         TRAINING,
     )
 
+    eval_every_steps: Optional[int] = setting(
+        None,
+        "With --do_train and --do_eval: steps between two evaluations of the dev split; 0 for none. Once an epoch if "
+        "not given. The best weights are kept, and are what --do_eval and --do_predict use.",
+        TRAINING,
+    )
+    early_stopping_patience: Optional[int] = setting(
+        None, "Stop after so many evaluations in a row without a new best score; never if not given.", TRAINING
+    )
+    feature_cache_dir: Optional[str] = setting(
+        None,
+        "Folder for tokenised features, which runs share; by default 'features' beside the output folder. Its files "
+        "may be deleted at any time.",
+    )
+
+    @property
+    def feature_folder(self) -> str:
+        """Where features are kept."""
+        if self.feature_cache_dir:
+            return self.feature_cache_dir
+        return os.path.join(os.path.dirname(self.output_dir.rstrip("/")), "features")
+
+    @property
+    def evaluates_in_training(self) -> bool:
+        """Whether the dev split is scored along the training."""
+        return self.do_train and self.do_eval and self.eval_every_steps != 0
+
+    @property
+    def tokenizer_key(self) -> str:
+        """Tells tokenizers apart: equal for settings that give equal ids."""
+        values = self.identity((MODEL,))
+        return repr([values[name] for name in ("vocab_file", "spm_model_file", "do_lower_case")])
+
     @property
     def adapter(self) -> Optional[AdapterConfig]:
         """The adapters that the model carries; None in every mode but `adapter`."""
@@ -149,8 +182,18 @@ class Settings:
         self._check_range("learning_rate", 0)
         self._check_range("num_train_epochs", 0)
         self._check_range("warmup_proportion", 0, 1)
-        if self.seed is not None:
-            self._check_range("seed", 0, 2**31 - 1)
+        for name, least, most in (
+            ("seed", 0, 2**31 - 1),
+            ("eval_every_steps", 0, float("inf")),
+            ("early_stopping_patience", 1, float("inf")),
+        ):
+            if getattr(self, name) is not None:
+                self._check_range(name, least, most)
+        if self.early_stopping_patience and self.do_train and not self.evaluates_in_training:
+            raise errors.UserError(
+                "--early_stopping_patience needs scores along the training: add --do_eval=true, and leave "
+                f"--eval_every_steps out or above 0 (it is {self.eval_every_steps})."
+            )
         if self.use_tpu:
             self._check_tpu()
 

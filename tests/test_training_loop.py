@@ -1,0 +1,439 @@
+"""The training loop: scores along the way, the best weights, stopping early, what is shown and what is kept."""
+
+from __future__ import annotations
+
+import glob
+import json
+import logging
+import os
+import pty
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import TINY, base_flags, command_line, read_results, tiny_config, write_bert, write_cola
+from tensorflow.core.util import event_pb2
+
+import errors
+import modeling
+import run_classifier
+from adapter_layers import AdapterConfig
+from run_classifier import ClassifierSettings, run_task
+from training import checkpoints, evaluation
+from training.evaluation import Evaluator, History, Scores
+from training.hooks import format_seconds
+from training.run import DevSet, Run
+
+
+@pytest.fixture
+def given(tiny_bert, cola_dir, tmp_path):
+    """Settings of a run of 24 steps, three epochs, that scores the dev split once an epoch."""
+    return dict(
+        base_flags(tiny_bert, cola_dir, str(tmp_path / "out")),
+        num_train_epochs=3.0,
+        learning_rate=3e-3,
+        do_train=True,
+        do_eval=True,
+    )
+
+
+def run(given, **changes):
+    run_task(ClassifierSettings(**dict(given, **changes)))
+
+
+def read_json(folder, name):
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def steps_of(folder):
+    return [entry["step"] for entry in read_json(folder, "training.json")["evaluations"]]
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """The lines that a run logs."""
+    lines = []
+
+    class Keeper(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+
+    logger, keeper = logging.getLogger("tensorflow"), Keeper()
+    level = logger.level
+    logger.addHandler(keeper)
+    logger.setLevel(logging.INFO)
+    yield lines
+    logger.removeHandler(keeper)
+    logger.setLevel(level)
+
+
+class TestWhen:
+    @pytest.mark.parametrize(
+        "examples, batch_size, total, expected",
+        [
+            (64, 8, 24, {8, 16, 24}),
+            (8551, 32, 801, {267, 534, 801}),
+            (10, 4, 7, {2, 5, 7}),  # 2.5 steps an epoch
+            (64, 8, 20, {8, 16, 20}),  # two and a half epochs
+            (5, 8, 3, {3}),  # less than a step an epoch: at each step's end there is a new epoch's end
+        ],
+    )
+    def test_epochs_end_where_their_last_full_batch_does_and_the_last_step_always_counts(
+        self, examples, batch_size, total, expected
+    ):
+        assert expected <= evaluation.epoch_ends(examples, batch_size, total)
+        assert max(evaluation.epoch_ends(examples, batch_size, total)) == total
+        if examples >= batch_size:
+            assert evaluation.epoch_ends(examples, batch_size, total) == expected
+
+    def test_every_so_many_steps_and_at_the_last(self):
+        assert evaluation.multiples(10, 25) == {10, 20, 25}
+        assert evaluation.multiples(10, 30) == {10, 20, 30}
+        assert evaluation.multiples(100, 30) == {30}
+
+    def test_a_run_evaluates_once_an_epoch_by_default(self, given):
+        run(given)
+        assert steps_of(given["output_dir"]) == [8, 16, 24]
+
+    def test_or_every_so_many_steps(self, given):
+        run(given, eval_every_steps=10)
+        assert steps_of(given["output_dir"]) == [10, 20, 24]
+
+    def test_or_never_and_then_the_last_weights_count_as_in_the_original(self, given):
+        run(given, eval_every_steps=0)
+        assert steps_of(given["output_dir"]) == []
+        assert not os.path.exists(os.path.join(given["output_dir"], "best"))
+        assert read_results(given["output_dir"])["global_step"] == 24
+
+    def test_training_alone_does_not_read_the_dev_split(self, given, cola_dir, tmp_path):
+        data_dir = shutil.copytree(cola_dir, str(tmp_path / "data"))
+        os.remove(os.path.join(data_dir, "dev.tsv"))
+        run(given, do_eval=False, data_dir=data_dir)
+        assert steps_of(given["output_dir"]) == []
+
+
+class TestScoresAlongTheWay:
+    def test_they_are_those_of_the_checkpoints_of_their_steps(self, given, tmp_path):
+        """The dev split is scored on the training's graph; a fresh graph with the saved weights says the same."""
+        run(given, save_checkpoints_steps=8)
+        entries = read_json(given["output_dir"], "training.json")["evaluations"]
+        assert len(entries) == 3
+        for entry in entries:
+            folder = str(tmp_path / str(entry["step"]))
+            prefix = os.path.join(given["output_dir"], "model.ckpt-{}".format(entry["step"]))
+            run(given, do_train=False, init_checkpoint=prefix, output_dir=folder)
+            results = read_results(folder)
+            assert results["eval_loss"] == entry["loss"]
+            assert {name: results["eval_" + name] for name in entry["metrics"]} == entry["metrics"]
+
+    def test_scoring_does_not_change_the_training(self, given, tmp_path):
+        run(given, do_eval=False, output_dir=str(tmp_path / "alone"))
+        run(given, eval_every_steps=5)
+        alone, scored = (
+            tf.train.load_checkpoint(os.path.join(folder, "model.ckpt-24"))
+            for folder in (str(tmp_path / "alone"), given["output_dir"])
+        )
+        names = alone.get_variable_to_shape_map()
+        assert names == scored.get_variable_to_shape_map()
+        for name in names:
+            np.testing.assert_array_equal(alone.get_tensor(name), scored.get_tensor(name), name)
+
+    def test_training_in_pieces_as_on_a_tpu_gives_the_same_scores_and_the_same_best(self, given, tmp_path):
+        run(given)
+        settings = ClassifierSettings(**dict(given, output_dir=str(tmp_path / "pieces"), task_name="CoLA"))
+        data = run_classifier.read_data(settings)
+        pieces = Run(settings, run_classifier.make_head(settings, data), len(data.splits["train"]), data.facts())
+        pieces.claim_output_dir()
+        dev = DevSet(run_classifier.features_of(pieces, data, "dev"), run_classifier.scorer(pieces, data))
+        history = History(settings.output_dir)
+        evaluator = pieces._make_evaluator(dev, history)
+        pieces._train_in_pieces(run_classifier.features_of(pieces, data, "train"), history, dev, evaluator)
+        whole = History(given["output_dir"])
+        assert history.evaluations == whole.evaluations
+        steps = [checkpoints.read_step(checkpoints.find_best(f)) for f in (given["output_dir"], settings.output_dir)]
+        assert steps[0] == steps[1]
+        assert len(glob.glob(os.path.join(settings.output_dir, "best", "*.index"))) == 1
+
+
+class TestBest:
+    def test_the_best_weights_are_kept_alone_and_used(self, given):
+        run(given, eval_every_steps=2, do_predict=True)
+        entries = read_json(given["output_dir"], "training.json")["evaluations"]
+        best = max(entries, key=lambda entry: (entry["metrics"]["matthews"], -entry["loss"]))
+        kept = glob.glob(os.path.join(given["output_dir"], "best", "*.index"))
+        assert [os.path.basename(path) for path in kept] == ["model.ckpt-{}.index".format(best["step"])]
+        results = read_results(given["output_dir"])
+        assert results["global_step"] == best["step"]
+        assert (results["eval_matthews"], results["eval_loss"]) == (best["metrics"]["matthews"], best["loss"])
+
+    def test_they_are_what_a_later_evaluation_of_the_folder_uses(self, given):
+        """Weights that get worse: the first epoch at a sane rate would be best, the last is not."""
+        run(given, learning_rate=0.3, eval_every_steps=4, warmup_proportion=0.3, num_train_epochs=6.0)
+        first = read_results(given["output_dir"])
+        latest = checkpoints.read_step(tf.train.latest_checkpoint(given["output_dir"]))
+        assert first["global_step"] < latest
+        run(given, do_train=False, do_predict=True)
+        assert read_results(given["output_dir"]) == first
+
+    def test_another_metric_may_decide(self, given):
+        run(given, primary_metric="accuracy")
+        assert read_json(given["output_dir"], "results.json")["primary_metric"] == "accuracy"
+
+    def test_a_metric_of_numbers_cannot_decide_on_classes(self, given):
+        with pytest.raises(errors.UserError, match="spearman"):
+            run(given, primary_metric="spearman")
+
+    def test_a_run_that_stopped_between_saving_the_best_and_noting_it_makes_up_for_it(self, given):
+        run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
+        path = os.path.join(given["output_dir"], "training.json")
+        whole = read_json(given["output_dir"], "training.json")
+        with open(path, "w") as file:
+            json.dump(dict(whole, evaluations=whole["evaluations"][:1]), file)
+        for name in glob.glob(os.path.join(given["output_dir"], "model.ckpt-16*")):
+            os.remove(name)
+        with open(os.path.join(given["output_dir"], "checkpoint"), "w") as file:
+            file.write('model_checkpoint_path: "model.ckpt-8"\n')
+        run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
+        assert read_json(given["output_dir"], "training.json")["evaluations"] == whole["evaluations"]
+
+    def test_an_evaluation_that_a_kill_prevented_is_made_at_the_start(self, given):
+        """Killed at step 8, after the checkpoint and before its scores were noted."""
+        run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
+        whole = read_json(given["output_dir"], "training.json")
+        os.remove(os.path.join(given["output_dir"], "training.json"))
+        shutil.rmtree(os.path.join(given["output_dir"], "best"))
+        with open(os.path.join(given["output_dir"], "checkpoint"), "w") as file:
+            file.write('model_checkpoint_path: "model.ckpt-8"\n')
+        run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
+        assert read_json(given["output_dir"], "training.json")["evaluations"] == whole["evaluations"]
+
+    def test_a_damaged_history_is_refused(self, given):
+        run(given)
+        with open(os.path.join(given["output_dir"], "training.json"), "w") as file:
+            file.write('{"evaluations": [{"loss": 1}], "seconds": 1, "steps": 1}')
+        with pytest.raises(errors.UserError, match="training.json is damaged"):
+            run(given)
+
+
+class TestEarlyStopping:
+    def test_a_run_without_a_new_best_stops_after_the_patience_and_stays_stopped(self, given, log):
+        changes = {"learning_rate": 0.0, "eval_every_steps": 4, "early_stopping_patience": 2}
+        run(given, **changes)
+        assert steps_of(given["output_dir"]) == [4, 8, 12]
+        assert checkpoints.read_step(tf.train.latest_checkpoint(given["output_dir"])) == 12
+        assert any(line.startswith("Stopping early: matthews has not risen above") for line in log)
+        run(given, **changes)
+        assert steps_of(given["output_dir"]) == [4, 8, 12]
+        assert any("stopped early at step 12" in line for line in log)
+
+    def test_a_run_that_improves_does_not_stop(self, tmp_path):
+        evaluator = self.evaluator(tmp_path, patience=1)
+        for step, value in ((1, 0.1), (2, 0.2), (3, 0.3)):
+            self.report(evaluator, step, value)
+            assert not evaluator.is_over
+        self.report(evaluator, 4, 0.25)
+        assert evaluator.is_over
+
+    def test_of_equal_scores_the_lower_loss_is_the_better(self, tmp_path):
+        evaluator = self.evaluator(tmp_path, patience=1)
+        self.report(evaluator, 1, 0.5, loss=1.0)
+        self.report(evaluator, 2, 0.5, loss=0.9)
+        assert not evaluator.is_over
+        self.report(evaluator, 3, 0.5, loss=0.9)
+        assert evaluator.is_over
+
+    def test_it_needs_scores_along_the_way(self, given):
+        for changes in ({"do_eval": False}, {"eval_every_steps": 0}):
+            with pytest.raises(errors.UserError, match="--early_stopping_patience needs scores along the training"):
+                run(given, early_stopping_patience=2, **changes)
+
+    @staticmethod
+    def evaluator(folder, patience):
+        return Evaluator(str(folder), History(str(folder)), lambda rows: rows[0], frozenset(range(10)), patience)
+
+    @staticmethod
+    def report(evaluator, step, value, loss=1.0):
+        evaluator.evaluate(step, [Scores({"accuracy": value}, loss, False)], lambda prefix: None)
+
+
+class TestNotFinite:
+    def test_a_loss_that_runs_away_stops_the_run_and_the_last_checkpoint_is_good(self, given):
+        with pytest.raises(errors.UserError) as caught:
+            run(given, learning_rate=1e30, warmup_proportion=0.0, save_checkpoints_steps=1, tuning_mode="full")
+        step = int(re.search(r"NaN or infinite at step (\d+)", str(caught.value)).group(1))
+        assert step > 1, "the first gradient is finite"
+        latest = tf.train.latest_checkpoint(given["output_dir"])
+        assert latest in str(caught.value)
+        assert checkpoints.read_step(latest) == step - 1
+        reader = tf.train.load_checkpoint(latest)
+        for name in reader.get_variable_to_shape_map():
+            assert np.isfinite(reader.get_tensor(name)).all(), name
+
+
+class TestCollapse:
+    def test_a_run_whose_predictions_are_all_one_class_is_reported(self, given, tmp_path, log):
+        def add_head():
+            tf.get_variable("output_weights", initializer=np.zeros([2, TINY["hidden_size"]], np.float32))
+            tf.get_variable("output_bias", initializer=np.array([0.0, 5.0], np.float32))
+
+        prefix = write_bert(str(tmp_path / "one"), tiny_config(), AdapterConfig(size=4), extra=add_head)
+        run(given, init_checkpoint=prefix, learning_rate=0.0)
+        assert read_json(given["output_dir"], "results.json")["collapsed"] is True
+        assert any("Collapsed: all 24 predictions are the same" in line for line in log)
+        assert any("Dev set at step 8" in line and "(collapsed" in line for line in log)
+
+    def test_a_run_that_learns_is_not(self, given, log):
+        run(given, learning_rate=1e-2)
+        assert read_json(given["output_dir"], "results.json")["collapsed"] is False
+        assert not any("Collapsed" in line for line in log)
+
+
+class TestResults:
+    def test_a_program_finds_everything_in_results_json(self, given, cola_dir):
+        run(given)
+        results = read_json(given["output_dir"], "results.json")
+        text = read_results(given["output_dir"])
+        assert results["task"] == "CoLA"
+        assert results["primary_metric"] == "matthews"
+        assert results["metrics"] == {name: text["eval_" + name] for name in ("matthews", "accuracy")}
+        assert results["loss"] == text["eval_loss"]
+        assert results["majority"] == {"matthews": 0.0, "accuracy": text["majority_accuracy"]}
+        assert results["step"] == text["global_step"]
+        assert results["seed"] == 1
+        assert results["parameters"]["trained"] < results["parameters"]["total"]
+        assert results["settings"]["learning_rate"] == 3e-3
+        assert results["settings"]["data_dir"] == cola_dir
+        assert results["versions"]["tensorflow"] == tf.version.VERSION
+        training = results["training"]
+        assert training["steps"] == 24
+        assert training["examples_per_second"] == pytest.approx(24 * 8 / training["seconds"], rel=1e-2)
+        assert {name: split["examples"] for name, split in results["data"].items()} == {"train": 64, "dev": 24}
+        assert results["fingerprints"]["base"].startswith("sha256:")
+
+    def test_fingerprints_tell_bases_and_data_apart(self, given, tmp_path):
+        run(given)
+        first = read_json(given["output_dir"], "results.json")
+        other_bert, other_data = str(tmp_path / "bert"), write_cola(str(tmp_path / "cola"), train=56)
+        write_bert(other_bert, tiny_config(), seed=8)
+        prefix = os.path.join(other_bert, "bert_model.ckpt")
+        run(given, init_checkpoint=prefix, data_dir=other_data, output_dir=str(tmp_path / "other"))
+        other = read_json(str(tmp_path / "other"), "results.json")
+        assert first["fingerprints"]["base"] != other["fingerprints"]["base"]
+        assert first["data"]["train"]["fingerprint"] != other["data"]["train"]["fingerprint"]
+        assert first["data"]["dev"]["fingerprint"] == other["data"]["dev"]["fingerprint"]
+
+    def test_the_base_of_a_run_is_known_when_its_weights_are_evaluated_elsewhere(self, given, tmp_path):
+        run(given)
+        run(given, do_train=False, init_checkpoint=given["output_dir"], output_dir=str(tmp_path / "new"))
+        assert (
+            read_json(str(tmp_path / "new"), "results.json")["fingerprints"]
+            == read_json(given["output_dir"], "results.json")["fingerprints"]
+        )
+
+    def test_a_run_does_not_continue_on_data_that_has_changed(self, given, cola_dir, tmp_path):
+        data_dir = shutil.copytree(cola_dir, str(tmp_path / "data"))
+        run(given, data_dir=data_dir)
+        with open(os.path.join(data_dir, "train.tsv"), "a") as file:
+            file.write("tst\t1\t\tthe cat is big .\n")
+        with pytest.raises(errors.UserError, match="train_data was sha256:.*, is sha256:"):
+            run(given, data_dir=data_dir)
+
+
+def scalars(folder):
+    """Tag -> steps -> value of all summaries in a folder's event files, read without TensorBoard."""
+    found = {}
+    for path in glob.glob(os.path.join(folder, "events.*")):
+        for record in tf.python_io.tf_record_iterator(path):
+            event = event_pb2.Event.FromString(record)
+            for value in event.summary.value:
+                number = value.simple_value if value.HasField("simple_value") else tf.make_ndarray(value.tensor)
+                found.setdefault(value.tag, {})[event.step] = float(number)
+    return found
+
+
+class TestShown:
+    def test_tensorboard_has_loss_learning_rate_and_metrics(self, given):
+        run(given)
+        training = scalars(given["output_dir"])
+        assert len(training["loss"]) > 1
+        rates = training["learning_rate"]
+        assert max(rates) > 12
+        # Two steps of warm-up, then down the line from 3e-3 to 0 at step 24; a summary stands at the step after.
+        for step, rate in rates.items():
+            past = step - 1
+            assert rate == pytest.approx(3e-3 * past / 2 if past < 2 else 3e-3 * (1 - past / 24), rel=1e-5)
+        dev = scalars(os.path.join(given["output_dir"], "eval"))
+        for entry in read_json(given["output_dir"], "training.json")["evaluations"]:
+            for name, value in dict(entry["metrics"], loss=entry["loss"]).items():
+                assert dev[name][entry["step"]] == pytest.approx(value)
+
+    def test_a_log_has_lines_with_step_loss_rate_speed_and_time_left(self, given, log):
+        run(given)
+        pattern = r"step 24/24  loss \d+\.\d{4}  lr \d\.\d\de-\d\d  \d+\.\d examples/s  0:00 left"
+        assert any(re.fullmatch(pattern, line) for line in log)
+
+    def test_a_terminal_has_a_bar_and_lines_stand_above_it(self, given):
+        master, slave = pty.openpty()
+        process = subprocess.Popen(command_line(given), stdout=slave, stderr=slave)
+        os.close(slave)
+        output = b""
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            output += part
+        assert process.wait() == 0
+        text = output.decode("utf-8", "replace")
+        assert re.search(r"100%\|.*24/24 \[.*loss \d+\.\d{4}, lr \d\.\d\de-\d\d, \d+\.\d examples/s", text)
+        assert "Dev set at step 8" in text
+        assert "step 24/24  loss" not in text
+
+    @pytest.mark.parametrize("seconds, text", [(3.4, "0:03"), (75, "1:15"), (3723, "1:02:03")])
+    def test_time_left_reads_as_a_clock(self, seconds, text):
+        assert format_seconds(seconds) == text
+
+
+class TestDropout:
+    """What is dropped is a function of seed, step and place."""
+
+    def masks(self, seed=1, step=0, rate=0.3, shape=(50, 40), count_steps=True):
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.set_random_seed(seed)
+            if count_steps:
+                tf.train.create_global_step()
+            ones = tf.ones(shape)
+            with tf.variable_scope("layer"):
+                outputs = [modeling.dropout(ones, rate), modeling.dropout(ones, rate)]
+            session.run(tf.global_variables_initializer())
+            if count_steps:
+                session.run(tf.train.get_global_step().assign(step))
+            return session.run(outputs) + session.run(outputs)
+
+    def test_the_same_step_drops_the_same_in_another_process(self):
+        first, second, again, _ = self.masks()
+        np.testing.assert_array_equal(first, again)
+        np.testing.assert_array_equal(first, self.masks()[0])
+        assert not np.array_equal(first, second), "another place has another mask"
+
+    def test_another_step_or_seed_drops_others(self):
+        first = self.masks()[0]
+        for changes in ({"step": 1}, {"seed": 2}):
+            other = self.masks(**changes)[0]
+            agreement = np.mean((first == 0) == (other == 0))
+            assert agreement == pytest.approx(0.3**2 + 0.7**2, abs=0.05), "as for independent masks"
+
+    def test_values_are_dropped_at_the_rate_and_the_others_scaled(self):
+        values = self.masks(shape=(400, 100))[0]
+        assert np.mean(values == 0) == pytest.approx(0.3, abs=0.01)
+        np.testing.assert_allclose(values[values != 0], 1 / 0.7, rtol=1e-6)
+
+    def test_without_a_step_counter_every_call_drops_others(self):
+        first, _, again, _ = self.masks(count_steps=False)
+        assert not np.array_equal(first, again)

@@ -1,0 +1,207 @@
+"""Scores along a training: which step was best, whether to go on, and how long it took."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import errors
+from training import checkpoints, files, scoring
+from training.heads import Head
+
+HISTORY_FILE = "training.json"
+
+Row = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """How good predictions are.
+
+    Attributes:
+      metrics: name -> value; greater is better. The first is the primary one.
+      loss: mean over the examples.
+      collapsed: whether all predictions are the same while the labels are not.
+    """
+
+    metrics: Mapping[str, float]
+    loss: float
+    collapsed: bool
+
+    @property
+    def primary(self) -> float:
+        """The value that decides."""
+        return next(iter(self.metrics.values()))
+
+    def __str__(self) -> str:
+        values = [f"{name} {value:.4f}" for name, value in self.metrics.items()] + [f"loss {self.loss:.4f}"]
+        return "  ".join(values) + ("  (collapsed: all predictions are the same)" if self.collapsed else "")
+
+
+Scorer = Callable[[Sequence[Row]], Scores]
+
+
+def score_rows(metric_names: Sequence[str], head: Head, rows: Sequence[Row]) -> Scores:
+    """Scores the predictions for a whole split.
+
+    Args:
+      metric_names: see `training.scoring`; the first is the primary one.
+      head: what made the predictions.
+      rows: one for each example, without fillers.
+    """
+    labels = np.array([row["label_ids"] for row in rows])
+    predictions = np.array([head.decode(row) for row in rows])
+    return Scores(
+        metrics=scoring.score(metric_names, labels, predictions),
+        loss=float(np.mean([row["loss"] for row in rows], dtype=np.float64)),
+        collapsed=scoring.is_collapsed(predictions, labels),
+    )
+
+
+def epoch_ends(num_examples: int, batch_size: int, total_steps: int) -> FrozenSet[int]:
+    """The last step of each epoch, and the very last step."""
+    epochs = total_steps * batch_size // num_examples
+    return frozenset([num_examples * epoch // batch_size for epoch in range(1, epochs + 1)] + [total_steps]) - {0}
+
+
+def multiples(every: int, total_steps: int) -> FrozenSet[int]:
+    """Every so many steps, and the very last step."""
+    return frozenset(list(range(every, total_steps, every)) + [total_steps])
+
+
+class History:
+    """What is known of a training so far, kept in its output folder.
+
+    Attributes:
+      evaluations: one dictionary for each evaluation: step, loss, metrics, collapsed.
+      seconds: time spent in training steps, evaluation not counted.
+      steps: how many steps that time covers; those of a process that was killed are missing in both.
+    """
+
+    def __init__(self, folder: str) -> None:
+        """Reads what the folder holds; an empty history if there is none."""
+        self._path = os.path.join(folder, HISTORY_FILE)
+        self.evaluations: List[Dict[str, Any]] = []
+        self.seconds, self.steps = 0.0, 0
+        if tf.gfile.Exists(self._path):
+            content = files.read_json(self._path)
+            try:
+                self.evaluations = [dict(entry, step=int(entry["step"])) for entry in content["evaluations"]]
+                self.seconds, self.steps = float(content["seconds"]), int(content["steps"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise errors.UserError(
+                    f"{self._path} is damaged ({errors.reason(error)}): use another --output_dir."
+                ) from None
+
+    def forget_after(self, step: int) -> None:
+        """Drops evaluations behind a step: the training goes on from there and makes them again."""
+        self.evaluations = [entry for entry in self.evaluations if entry["step"] <= step]
+
+    def at(self, step: Optional[int]) -> Optional[Dict[str, Any]]:
+        """The evaluation at a step, if there is one."""
+        return next((entry for entry in self.evaluations if entry["step"] == step), None)
+
+    def add(self, step: int, scores: Scores) -> None:
+        """Appends an evaluation."""
+        self.evaluations.append(
+            {"step": step, "loss": scores.loss, "metrics": dict(scores.metrics), "collapsed": scores.collapsed}
+        )
+
+    def add_time(self, seconds: float, steps: int) -> None:
+        """Counts time spent in training steps."""
+        self.seconds += seconds
+        self.steps += steps
+
+    def write(self) -> None:
+        """Writes it to the folder."""
+        content = {"evaluations": self.evaluations, "seconds": round(self.seconds, 3), "steps": self.steps}
+        files.write_text(self._path, json.dumps(content, indent=2) + "\n")
+
+
+class Evaluator:
+    """Scores the dev set at given steps, keeps the best weights, and says when to stop.
+
+    The best weights lie in the folder `best` of the output folder. Its step and the history tell the state: both
+    survive a kill at any point, and a training that goes on from an older checkpoint makes again what is behind it.
+    """
+
+    def __init__(
+        self,
+        output_dir: str,
+        history: History,
+        score: Scorer,
+        due_steps: FrozenSet[int],
+        patience: Optional[int] = None,
+    ) -> None:
+        """Takes up an earlier state.
+
+        Args:
+          output_dir: of the run.
+          history: of the run, without evaluations behind the step that it starts from.
+          score: predictions of the dev set -> scores.
+          due_steps: when to evaluate.
+          patience: evaluations without a new best after which the training stops; None for never.
+        """
+        self._output_dir = output_dir
+        self.history = history
+        self._score = score
+        self.due_steps = due_steps
+        self._patience = patience
+        kept = checkpoints.find_best(output_dir)
+        self._best = history.at(checkpoints.read_step(kept)) if kept else None
+
+    def is_due(self, step: int) -> bool:
+        """Whether to evaluate now."""
+        return step in self.due_steps and self.history.at(step) is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the scores have not improved for so long that the training is to stop."""
+        if self._patience is None or self._best is None:
+            return False
+        return sum(entry["step"] > self._best["step"] for entry in self.history.evaluations) >= self._patience
+
+    def evaluate(self, step: int, rows: Sequence[Row], save: Callable[[str], None]) -> None:
+        """Scores predictions; where they are the best so far (of equal scores, by the lower loss), saves the weights.
+
+        Args:
+          step: the training step of the weights.
+          rows: the head's predictions for the dev set.
+          save: writes the weights as a checkpoint, with its note, under this prefix.
+        """
+        scores = self._score(rows)
+        primary = next(iter(scores.metrics))
+        is_best = self._best is None or (scores.primary, -scores.loss) > (
+            self._best["metrics"][primary],
+            -self._best["loss"],
+        )
+        if is_best:
+            save(checkpoints.best_prefix(self._output_dir))
+        self.history.add(step, scores)
+        self.history.write()
+        if is_best:
+            self._best = self.history.at(step)
+        tf.logging.info("Dev set at step %d: %s%s", step, scores, "  (best so far)" if is_best else "")
+        self._summarise(step, scores)
+        if self.is_over:
+            tf.logging.info(
+                "Stopping early: %s has not risen above %.4f (step %d) in %d evaluations.",
+                primary,
+                self._best["metrics"][primary],
+                self._best["step"],
+                self._patience,
+            )
+
+    def _summarise(self, step: int, scores: Scores) -> None:
+        """Writes the scores for TensorBoard, as the run `eval`."""
+        values = dict(scores.metrics, loss=scores.loss)
+        # The graph that the hooks of a training see; a writer cannot be made outside of one in TensorFlow 2.
+        with tf.Graph().as_default():
+            writer = tf.summary.FileWriterCache.get(os.path.join(self._output_dir, "eval"))
+        writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag=k, simple_value=v) for k, v in values.items()]), step)
+        writer.flush()

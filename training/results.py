@@ -1,0 +1,90 @@
+"""What a run reports: `eval_results.txt` as the original has it, and `results.json` for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+from typing import Any, Dict, Mapping
+
+import numpy as np
+import scipy
+import sklearn
+import tensorflow.compat.v1 as tf
+
+from training import files, parameters
+from training.evaluation import History, Scores
+from training.run import Run
+
+TEXT_FILE = "eval_results.txt"
+JSON_FILE = "results.json"
+
+
+def versions() -> Dict[str, str]:
+    """What the figures were computed with."""
+    return {
+        "python": platform.python_version(),
+        "tensorflow": tf.version.VERSION,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+    }
+
+
+def training_summary(run: Run) -> Dict[str, Any]:
+    """How the training went: time, speed, every evaluation. Empty times where another folder's run is evaluated."""
+    history = History(run.settings.output_dir)
+    examples = history.steps * run.settings.train_batch_size
+    return {
+        "seconds": history.seconds,
+        "steps": history.steps,
+        "examples_per_second": round(examples / history.seconds, 3) if history.seconds else None,
+        "evaluations": history.evaluations,
+    }
+
+
+def describe(run: Run, task_name: str, scores: Scores, majority: Mapping[str, float], data: Mapping[str, Any]) -> dict:
+    """Everything about an evaluation that a later reader may ask for.
+
+    Args:
+      run: the run.
+      task_name: name of the task.
+      scores: of the dev split.
+      majority: what predicting always the same would score.
+      data: fingerprints and sizes of the splits.
+    """
+    return {
+        "task": task_name,
+        "primary_metric": next(iter(scores.metrics)),
+        "metrics": dict(scores.metrics),
+        "loss": scores.loss,
+        "majority": dict(majority),
+        "collapsed": scores.collapsed,
+        "step": run.step(),
+        "seed": run.seed,
+        "parameters": {
+            "total": parameters.count(run.shapes),
+            "trained": parameters.count(run.shapes, run.trained),
+        },
+        "training": training_summary(run),
+        "fingerprints": {"base": run.base_fingerprint()},
+        "data": dict(data),
+        "versions": versions(),
+        "settings": dataclasses.asdict(run.settings),
+    }
+
+
+def as_text(scores: Scores, majority: Mapping[str, float], step: int) -> str:
+    """The lines of `eval_results.txt`: `key = value`, sorted, the original's keys among them."""
+    values: Dict[str, Any] = {f"eval_{name}": value for name, value in scores.metrics.items()}
+    # `loss` stands beside `eval_loss` in the original's file.
+    values.update(eval_loss=scores.loss, loss=scores.loss, global_step=step)
+    values.update({f"majority_{name}": value for name, value in majority.items()})
+    return "".join(f"{key} = {values[key]}\n" for key in sorted(values))
+
+
+def write(folder: str, text: str, content: Mapping[str, Any]) -> None:
+    """Writes both files."""
+    files.write_text(os.path.join(folder, TEXT_FILE), text)
+    files.write_text(os.path.join(folder, JSON_FILE), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
