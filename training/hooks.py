@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
 from typing import Any, List, Optional
@@ -15,6 +16,10 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from training import checkpoints, files
 from training.evaluation import Evaluator, History, Row
 from training.model_fn import TrainingTensors
+
+
+# Fits into 80 columns with what is added behind it.
+BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
 def format_seconds(seconds: float) -> str:
@@ -82,7 +87,9 @@ class ProgressHook(_StepHook):
         if self._on_terminal:
             self._redirect = logging_redirect_tqdm([logging.getLogger("tensorflow")])
             self._redirect.__enter__()
-            self._bar = tqdm(total=self._total_steps, initial=self.step, unit="step", dynamic_ncols=True)
+            # Not tqdm's own search for the size: it draws nothing on a terminal that does not know it.
+            columns, rows = shutil.get_terminal_size()
+            self._bar = tqdm(total=self._total_steps, initial=self.step, ncols=columns, nrows=rows, bar_format=BAR)
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         """Asks for what is shown."""
