@@ -56,6 +56,7 @@ from training.run import DevSet, Run, read_earlier
 from training.settings import MODEL, TRAINING, setting
 
 FLAGS = flags.FLAGS
+TEST_RESULTS = "test_results.tsv"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,6 +223,8 @@ def read_data(settings: ClassifierSettings) -> Data:
             "No data: give --data_dir, the folder of a known task ({}), or own data by --train_file, --dev_file, "
             "--test_file.".format(", ".join(tasks.names()))
         )
+    if submission.file_name(task) == TEST_RESULTS:
+        raise errors.UserError(f"--task_name={task.name} is the name of a file that is written; choose another.")
     if settings.primary_metric:
         task = dataclasses.replace(task, metrics=scoring.with_primary(settings.primary_metric, task))
     return Data(task, splits)
@@ -323,7 +326,7 @@ def predict(run: Run, data: Data) -> None:
     lines = ["\t".join(map(str, row["logits" if task.is_regression else "probabilities"])) for row in rows]
     if run.settings.predict_header:
         lines.insert(0, "\t".join(task.labels or ["prediction"]))
-    path = os.path.join(run.settings.output_dir, "test_results.tsv")
+    path = os.path.join(run.settings.output_dir, TEST_RESULTS)
     files.write_text(path, "\n".join(lines) + "\n")
     problem = submission.mismatch(task, len(rows))
     if problem:

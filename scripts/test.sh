@@ -4,4 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$(scripts/setup_venv.sh .venv requirements-dev.txt)
 "$python" -m ruff check .
-"$python" -m pytest "$@"
+"$python" -m pytest --numprocesses=2 "$@"

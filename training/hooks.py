@@ -17,7 +17,6 @@ from training import checkpoints, files
 from training.evaluation import Evaluator, History, Row
 from training.model_fn import TrainingTensors
 
-
 # Fits into 80 columns with what is added behind it.
 BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 

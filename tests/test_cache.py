@@ -1,0 +1,201 @@
+"""Features are made once, for each content, and never read half-written."""
+
+from __future__ import annotations
+
+import glob
+import os
+import subprocess
+import sys
+
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import ROOT, VOCABULARY, base_flags
+
+import run_classifier
+import tokenization
+from pipeline import cache, records
+from pipeline.features import PaddingInputExample
+from tasks import InputExample
+
+LABELS = ("0", "1")
+
+
+def examples(count=20):
+    nouns = ["cat", "dog", "cats", "dogs"]
+    return [InputExample(f"train-{i}", f"the {nouns[i % 4]} is big", None, LABELS[i % 2]) for i in range(count)]
+
+
+@pytest.fixture
+def tokenizer(tiny_bert):
+    return tokenization.FullTokenizer(os.path.join(tiny_bert, "vocab.txt"))
+
+
+@pytest.fixture
+def make(tokenizer, tmp_path):
+    """Asks the cache for features; what is not said is the same each time."""
+
+    def make(items=None, labels=LABELS, length=12, key="vocabulary 1", name="train"):
+        items = examples() if items is None else items
+        return cache.feature_file(str(tmp_path), name, items, labels, length, tokenizer, key)
+
+    return make
+
+
+@pytest.fixture
+def no_tokenising(monkeypatch):
+    """Fails a test that makes features where they should be found."""
+
+    def fail(*_):
+        raise AssertionError("features were made again")
+
+    return lambda: monkeypatch.setattr(records, "file_based_convert_examples_to_features", fail)
+
+
+def ids(path):
+    found = []
+    for record in tf.python_io.tf_record_iterator(path):
+        found.append(list(tf.train.Example.FromString(record).features.feature["input_ids"].int64_list.value))
+    return found
+
+
+def test_the_same_content_is_made_once(make, no_tokenising):
+    path = make()
+    no_tokenising()
+    assert make() == path
+    assert len(ids(path)) == 20
+
+
+def test_names_of_examples_do_not_matter_but_order_does(make):
+    renamed = [InputExample("x", e.text_a, e.text_b, e.label) for e in examples()]
+    assert make(renamed) == make()
+    assert make(examples()[::-1]) != make()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"length": 13},
+        {"labels": ("1", "0")},
+        {"key": "vocabulary 2"},
+        {"items": examples()[:-1]},
+        {"items": examples()[:-1] + [InputExample("a", "the dogs is big", None, "0")]},
+        {"items": examples()[:-1] + [InputExample("a", "the dogs is", "big", "1")]},
+        {"items": examples() + [PaddingInputExample()]},
+    ],
+)
+def test_other_content_has_a_file_of_its_own(make, change):
+    first = make()
+    other = make(**change)
+    assert other != first
+    assert os.path.exists(first) and os.path.exists(other)
+
+
+def test_texts_are_not_confused_with_their_borders(make):
+    """`a` + `bc` is another pair than `ab` + `c`, and a text `None` is not a missing one."""
+    pairs = [("a", "bc"), ("ab", "c"), ("abc", None), ("abc", "None"), ("abc", "")]
+    assert len({cache.fingerprint([InputExample("x", a, b, "0")]) for a, b in pairs}) == len(pairs)
+
+
+def test_another_version_of_the_code_makes_its_own_file(make, monkeypatch):
+    path = make()
+    monkeypatch.setattr(cache, "_code_fingerprint", lambda: "other")
+    assert make() != path
+
+
+def test_a_partial_file_is_never_taken_for_a_whole_one(make, tmp_path, monkeypatch):
+    """A process that dies while writing leaves a file of another name, or none."""
+    written = records.write_records
+
+    def dying(features, path):
+        def some():
+            for index, feature in enumerate(features):
+                if index == 5:
+                    raise KeyboardInterrupt
+                yield feature
+
+        return written(some(), path)
+
+    monkeypatch.setattr(records, "write_records", dying)
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    assert not glob.glob(str(tmp_path / "*.tf_record"))
+    monkeypatch.setattr(records, "write_records", written)
+    assert len(ids(make())) == 20
+
+
+@pytest.mark.parametrize("damage", ["cut inside a record", "cut between records", "changed byte", "emptied"])
+def test_a_damaged_file_is_made_again(make, damage):
+    path = make()
+    whole = ids(path)
+    with open(path, "rb") as file:
+        data = file.read()
+    record = len(data) // 20
+    assert record * 20 == len(data), "all records are of one size here"
+    changed = {
+        "cut inside a record": data[:-3],
+        "cut between records": data[: record * 12],
+        "changed byte": data[:40] + bytes([data[40] ^ 1]) + data[41:],
+        "emptied": b"",
+    }[damage]
+    with open(path, "wb") as file:
+        file.write(changed)
+    assert make() == path
+    assert ids(path) == whole
+
+
+BUILDER = """
+import sys
+sys.path[:0] = [{root!r}, {tests!r}]
+import test_cache, tokenization
+from pipeline import cache
+print(cache.feature_file({folder!r}, "train", test_cache.examples(4000), test_cache.LABELS, 12,
+                         tokenization.FullTokenizer({vocabulary!r}), "vocabulary 1"))
+"""
+
+
+def test_two_processes_may_make_the_same_features_at_the_same_time(tmp_path, tiny_bert):
+    folder = str(tmp_path / "features")
+    os.makedirs(folder)
+    code = BUILDER.format(
+        root=ROOT,
+        tests=os.path.join(ROOT, "tests"),
+        folder=folder,
+        vocabulary=os.path.join(tiny_bert, "vocab.txt"),
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    paths = {out.strip().split("\n")[-1] for out, _ in outputs}
+    assert len(paths) == 1
+    assert os.listdir(folder) == [os.path.basename(path) for path in paths]
+    assert len(ids(paths.pop())) == 4000
+
+
+def test_runs_of_a_sweep_share_their_features(tiny_bert, cola_dir, tmp_path, no_tokenising):
+    flags = dict(base_flags(tiny_bert, cola_dir, str(tmp_path / "one")), do_train=True, do_eval=True)
+    flags.update(num_train_epochs=0.2)
+    run_classifier.run_task(run_classifier.ClassifierSettings(**flags))
+    assert sorted(os.listdir(str(tmp_path))) == ["features", "one"]
+    no_tokenising()
+    flags.update(seed=2, output_dir=str(tmp_path / "two"), learning_rate=1e-3)
+    run_classifier.run_task(run_classifier.ClassifierSettings(**flags))
+
+
+def test_settings_that_give_other_ids_have_another_key(tiny_bert, cola_dir, tmp_path):
+    flags = base_flags(tiny_bert, cola_dir, str(tmp_path / "out"))
+    key = run_classifier.ClassifierSettings(**flags).tokenizer_key
+    copied = tmp_path / "copy.txt"
+    copied.write_text("\n".join(VOCABULARY) + "\n")
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(VOCABULARY[:5] + VOCABULARY[:4:-1]) + "\n")
+
+    def key_with(**changes):
+        return run_classifier.ClassifierSettings(**dict(flags, **changes)).tokenizer_key
+
+    assert key_with(vocab_file=str(copied)) == key, "the same vocabulary in another place"
+    assert key_with(learning_rate=1.0) == key
+    assert key_with(vocab_file=str(other)) != key
+    assert key_with(do_lower_case=False) != key
