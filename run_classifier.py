@@ -39,7 +39,7 @@ from pipeline.records import (  # noqa: F401
     file_based_input_fn_builder,
     input_fn_builder,
 )
-from tasks import InputExample, own
+from tasks import InputExample, label_flags, own
 from tasks.processors import (  # noqa: F401
     ColaProcessor,
     DataProcessor,
@@ -123,8 +123,8 @@ class ClassifierSettings(settings_lib.Settings):
     def own_data(self) -> own.OwnData:
         """The flags that describe own data."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(own.OwnData)}
-        values["labels"] = own.parse_list(self.labels) if self.labels else None
-        values["label_map"] = own.parse_map(self.label_map) if self.label_map else {}
+        values["labels"] = label_flags.parse_list(self.labels) if self.labels else None
+        values["label_map"] = label_flags.parse_map(self.label_map) if self.label_map else {}
         return own.OwnData(**values)
 
 
@@ -241,14 +241,10 @@ def stored_labels(settings: ClassifierSettings) -> Optional[List[str]]:
 def make_head(settings: ClassifierSettings, data: Data) -> Head:
     """The head of a task."""
     task = data.task
-    if task.is_regression:
-        if settings.class_weights != "none":
-            raise errors.UserError(f"--class_weights={settings.class_weights} does not go with a regression.")
-        return RegressionHead()
     weights = None
     if settings.do_train:
-        weights = own.class_weights(settings.class_weights, data.splits["train"], task.labels)
-    return ClassificationHead(len(task.labels), weights)
+        weights = label_flags.class_weights(settings.class_weights, data.splits["train"], task.labels)
+    return RegressionHead() if task.is_regression else ClassificationHead(len(task.labels), weights)
 
 
 def features_of(run: Run, data: Data, split: str, pad_to: int = 1) -> str:

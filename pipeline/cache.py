@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Iterable, Optional, Sequence, Union
+import time
+from typing import Iterable, Iterator, Optional, Sequence, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -68,8 +69,24 @@ def feature_file(
             return path
         tf.logging.warning("The features %s are damaged; they are made again.", path)
     tf.logging.info("Making features of %d examples (%s): %s", len(examples), name, path)
-    records.file_based_convert_examples_to_features(examples, label_list, max_seq_length, tokenizer, path)
+    records.file_based_convert_examples_to_features(
+        _with_progress(examples), label_list, max_seq_length, tokenizer, path
+    )
     return path
+
+
+def _with_progress(examples: Examples, every_seconds: float = 10.0) -> Iterator:
+    """Passes examples on; where that takes long, logs how far it is and how long it will take."""
+    started = shown = time.perf_counter()
+    for done, example in enumerate(examples):
+        now = time.perf_counter()
+        if now - shown >= every_seconds:
+            shown = now
+            left = (len(examples) - done) * (now - started) / done
+            tf.logging.info(
+                "features %d/%d  %.0f examples/s  %.0f s left", done, len(examples), done / (now - started), left
+            )
+        yield example
 
 
 def count_records(path: str) -> Optional[int]:

@@ -62,7 +62,7 @@ def write_records(features: Iterable[InputFeatures], path: str) -> int:
 
 
 def file_based_convert_examples_to_features(
-    examples: Sequence,
+    examples: Iterable,
     label_list: Sequence[str],
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,

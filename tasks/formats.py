@@ -6,7 +6,6 @@ the folder it lies in. Nothing is known here about tasks; nothing is written to 
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import csv
 import dataclasses
@@ -22,6 +21,7 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequenc
 import tensorflow.compat.v1 as tf
 
 import errors
+from tasks import encodings
 
 TEXT_COLUMN = "text"
 LABEL_COLUMN = "label"
@@ -36,25 +36,6 @@ _KIND_BY_EXTENSION = {
 }
 _DELIMITER_NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
 _ARCHIVE = re.compile(r"(?P<file>.*\.(?:tar|tar\.gz|tgz|tar\.bz2))(?://(?P<part>.*))?", re.IGNORECASE | re.DOTALL)
-_LINE_END = re.compile(r"\r\n|\r|\n")
-# UTF-32 comes first: its little-endian mark begins with that of UTF-16.
-_BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-_FALLBACK_ENCODINGS = ("utf-8", "cp1252", "latin-1")
-_ENCODING_NAMES = {"cp1252": "windows-1252 (cp1252)"}
-_NO_TEXT = (
-    (b"PK\x03\x04", "an Excel workbook (.xlsx) or another ZIP archive", "save the sheet as CSV, or unzip it"),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel workbook (.xls)", "save the sheet as CSV"),
-    (b"\x1f\x8b", "compressed with gzip", "decompress it (gunzip)"),
-    (b"BZh91AY&SY", "compressed with bzip2", "decompress it (bunzip2)"),
-    (b"\xfd7zXZ\x00", "compressed with xz", "decompress it (unxz)"),
-    (b"%PDF-", "a PDF document", "export its table as CSV"),
-    (b"PAR1", "a Parquet file", "export it as CSV or JSON lines"),
-)
 _SNIFFED_ROWS = 50
 
 
@@ -215,7 +196,7 @@ def read_table(path: str, columns: Sequence[str] = (), table_format: Optional[Ta
         part = (archive.group("part") or "").strip("/")
         table = _files_table(path, _archive_files(archive.group("file"), part), table_format.encoding)
     else:
-        text, note = _decode(read_bytes(path), path, table_format.encoding)
+        text, note = encodings.decode(encodings.read_bytes(path), path, table_format.encoding)
         if note:
             tf.logging.warning("%s, %s; --encoding chooses another.", path, note)
         table = _text_table(path, text, columns, table_format)
@@ -229,7 +210,7 @@ def _text_table(path: str, text: str, columns: Sequence[str], table_format: Tabl
         raise errors.UserError(f"{path} is empty: there is no row in it.")
     kind = _KIND_BY_EXTENSION.get(os.path.splitext(path)[1].lower())
     if kind is None:
-        first_line = _LINE_END.split(text.lstrip("\r\n"), maxsplit=1)[0]
+        first_line = encodings.LINE_END.split(text.lstrip("\r\n"), maxsplit=1)[0]
         kind = "json" if text.lstrip().startswith("{") else "tsv" if "\t" in first_line else "csv"
     if kind == "json":
         return _json_table(path, text)
@@ -239,113 +220,6 @@ def _text_table(path: str, text: str, columns: Sequence[str], table_format: Tabl
     delimiter = "\t" if kind == "tsv" else _choose_delimiter(text, columns, header, table_format.quoting)
     quoting = _quotes_enclose(delimiter, table_format.quoting)
     return _delimited_table(path, text, delimiter, quoting, header)
-
-
-# ------------------------------------------------------------------------------------------ bytes to text
-
-
-def read_bytes(path: str) -> bytes:
-    """The contents of a file.
-
-    Raises:
-      errors.UserError: it cannot be read; says what lies in its folder.
-    """
-    try:
-        with tf.gfile.GFile(path, "rb") as reader:
-            return reader.read()
-    except tf.errors.OpError as error:
-        folder = os.path.dirname(path) or "."
-        if not tf.gfile.IsDirectory(folder):
-            raise errors.UserError(f"The data folder {folder} does not exist.") from None
-        names = sorted(tf.gfile.ListDirectory(folder))
-        present = ", ".join(names[:10]) + (", …" if len(names) > 10 else "") or "nothing"
-        reason = "does not exist" if isinstance(error, tf.errors.NotFoundError) else "cannot be read"
-        raise errors.UserError(f"The data file {path} {reason}; the folder holds: {present}.") from None
-
-
-def _decode(data: bytes, path: str, encoding: Optional[str]) -> Tuple[str, Optional[str]]:
-    """The text, and a note on how it was read where it is not UTF-8 and no encoding was given."""
-    _check_is_text(data, path)
-    # Some programs write this mark in front of other encodings too; it is never part of the text.
-    marked = data.startswith(codecs.BOM_UTF8)
-    data = data[len(codecs.BOM_UTF8) :] if marked else data
-    note = None
-    if encoding:
-        text = _decode_as(data, path, encoding)
-    else:
-        text, note = _decode_detected(data, path, marked)
-    if "\0" in text:
-        raise errors.UserError(_nul_message(data, path))
-    return text[1:] if text.startswith("\ufeff") else text, note
-
-
-def _decode_detected(data: bytes, path: str, marked: bool) -> Tuple[str, Optional[str]]:
-    for mark, name in _BYTE_ORDER_MARKS:
-        if data.startswith(mark):
-            note = f"line 1: byte 0x{data[0]:02x} is not UTF-8 but begins a byte order mark; read as {name}"
-            return _decode_as(data, path, name), note
-    if marked:
-        return _decode_as(data, path, "utf-8"), None
-    try:
-        return data.decode("utf-8"), None
-    except UnicodeDecodeError as error:
-        taken = _first_encoding(data)
-        name = _ENCODING_NAMES.get(taken, taken)
-        line = _line_of(data, error.start, "utf-8")
-        return data.decode(taken), f"line {line}: byte 0x{data[error.start]:02x} is not UTF-8; read as {name}"
-
-
-def _decode_as(data: bytes, path: str, encoding: str) -> str:
-    try:
-        return data.decode(encoding)
-    except LookupError:
-        raise errors.UserError(
-            f"Unknown --encoding '{encoding}'. Names that Python knows are expected, e.g. utf-8, utf-16, cp1252, "
-            "latin-1, mac-roman, shift_jis, gb18030."
-        ) from None
-    except UnicodeError as error:
-        found = "its bytes are"
-        if isinstance(error, UnicodeDecodeError):
-            line = _line_of(data, error.start, encoding)
-            found = f"byte 0x{data[error.start]:02x} is" if error.start < len(data) else "the file's end is"
-            path = f"{path}, line {line}"
-        raise errors.UserError(
-            f"{path}: {found} not {encoding}; this encoding decodes the file: --encoding={_first_encoding(data)}."
-        ) from None
-
-
-def _first_encoding(data: bytes) -> str:
-    """The first of the fallbacks that decodes the data; the last of them decodes anything."""
-    for encoding in _FALLBACK_ENCODINGS:
-        with contextlib.suppress(UnicodeDecodeError):
-            data.decode(encoding)
-            return encoding
-    raise AssertionError("latin-1 has a character for every byte")
-
-
-def _line_of(data: bytes, position: int, encoding: str) -> int:
-    """The line, from 1, of a byte; line feeds, carriage returns and pairs of them end lines."""
-    try:
-        before = data[:position].decode(encoding, "replace")
-    except UnicodeError:  # A few of Python's encodings cannot pass over what they do not know.
-        before = data[:position].decode("latin-1")
-    return _line_in(before, len(before))
-
-
-def _check_is_text(data: bytes, path: str) -> None:
-    for beginning, kind, remedy in _NO_TEXT:
-        if data.startswith(beginning):
-            raise errors.UserError(f"{path} is no text: it seems to be {kind}; {remedy}.")
-
-
-def _nul_message(data: bytes, path: str) -> str:
-    start = data[:1000]
-    # English in UTF-16 has a NUL in every other byte, on the side where the high bytes are.
-    for name, zeros in (("utf-16-le", start[1::2]), ("utf-16-be", start[::2])):
-        if len(zeros) and zeros.count(0) * 2 > len(zeros):
-            return f"{path} has NUL bytes; it seems to be UTF-16 without a byte order mark: give --encoding={name}."
-    line = _line_of(data, data.find(b"\0"), "latin-1")
-    return f"{path}, line {line}: a NUL byte, so the file is no text (or damaged). Save it as CSV in UTF-8."
 
 
 # -------------------------------------------------------------------------------------------- CSV and TSV
@@ -391,9 +265,9 @@ def _records(text: str, delimiter: str, quoting: bool, strict: bool = True) -> I
 
 def _plain_lines(text: str) -> List[str]:
     """Lines where no quotes protect line ends: after a first line feed, a lone carriage return is text."""
-    first = _LINE_END.search(text)
+    first = encodings.LINE_END.search(text)
     if first and first.group() == "\r":
-        return _LINE_END.split(text)
+        return encodings.LINE_END.split(text)
     return [line[:-1] if line.endswith("\r") else line for line in text.split("\n")]
 
 
@@ -448,17 +322,14 @@ def _quote_error(path: str, text: str, delimiter: str) -> errors.UserError:
         if is_quoted and (not match or text[end : end + 1] not in ("", delimiter, "\r", "\n")):
             break
         position = end + 1
-    opens = f"{path}, line {_line_in(text, position)}: a quoted cell opens here"
+    opens = f"{path}, line {encodings.line_in(text, position)}: a quoted cell opens here"
     if not match:
         return errors.UserError(f"{opens} and never ends. {remedy}")
+    closes = encodings.line_in(text, end)
     return errors.UserError(
-        f"{opens}, and behind the quote that closes it in line {_line_in(text, end)} stands {text[end : end + 20]!r}, "
+        f"{opens}, and behind the quote that closes it in line {closes} stands {text[end : end + 20]!r}, "
         f"where a {_DELIMITER_NAMES[delimiter]} or a line end is expected. {remedy}"
     )
-
-
-def _line_in(text: str, position: int) -> int:
-    return len(_LINE_END.findall(text, 0, position)) + 1
 
 
 def _count(number: int, noun: str) -> str:
@@ -484,7 +355,7 @@ def _json_table(path: str, text: str) -> Table:
 
 
 def _json_lines(path: str, text: str) -> Iterator[Tuple[int, object]]:
-    for number, line in enumerate(_LINE_END.split(text), start=1):
+    for number, line in enumerate(encodings.LINE_END.split(text), start=1):
         if line.strip():
             try:
                 yield number, json.loads(line)
@@ -515,7 +386,7 @@ def _files_table(path: str, files: Iterable[Tuple[str, bytes]], encoding: Option
         if len(parts) < 2:
             loose.append(name)
             continue
-        text, note = _decode(data, f"{path}, file {name}", encoding)
+        text, note = encodings.decode(data, f"{path}, file {name}", encoding)
         if note:
             notes.append(f"{name}, {note}")
         rows.append(Row(len(rows) + 1, [text, parts[-2]], name))
@@ -544,12 +415,12 @@ def _folder_files(path: str) -> Iterator[Tuple[str, bytes]]:
         for name in names:
             full_name = os.path.join(folder, name)
             if not name.startswith("."):
-                yield full_name[len(root) :], read_bytes(full_name)
+                yield full_name[len(root) :], encodings.read_bytes(full_name)
 
 
 def _archive_files(path: str, part: str) -> Iterator[Tuple[str, bytes]]:
     """(Name below the part, contents) of each regular file. A name that occurs twice counts as its later contents."""
-    data = io.BytesIO(read_bytes(path))
+    data = io.BytesIO(encodings.read_bytes(path))
     files: Dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=data, mode="r:*") as archive:

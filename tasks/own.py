@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
-import math
 import re
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from sklearn.model_selection import train_test_split
-from sklearn.utils.class_weight import compute_class_weight
 
 import errors
 from tasks import formats
+from tasks.label_flags import finite, short
 from tasks.table import InputExample, Task
 
 SPLITS = ("train", "dev", "test")
@@ -192,107 +190,6 @@ def read(
     return task, examples
 
 
-def balanced_class_weights(examples: Sequence[InputExample], labels: Sequence[str]) -> Tuple[float, ...]:
-    """A weight per class, in the order of the labels: examples / (classes * examples of the class).
-
-    Raises:
-      errors.UserError: a label has no example.
-    """
-    present = {example.label for example in examples}
-    missing = [label for label in labels if label not in present]
-    if missing:
-        raise errors.UserError(
-            f"--class_weights=balanced needs training examples of every label; '{_short(missing[0])}' has none."
-        )
-    given = np.array([example.label for example in examples])
-    weights = compute_class_weight(class_weight="balanced", classes=np.array(labels), y=given)
-    return tuple(float(weight) for weight in weights)
-
-
-def class_weights(
-    choice: Optional[str], examples: Sequence[InputExample], labels: Sequence[str]
-) -> Optional[Tuple[float, ...]]:
-    """The weights that `--class_weights` asks for, in the order of the labels.
-
-    Args:
-      choice: `none`, `balanced`, or weights by label (`Yes=1,No=2.5`); labels that are not named have weight 1.
-      examples: the training split.
-      labels: of the task.
-
-    Raises:
-      errors.UserError: an unknown label, a weight that is no positive number, or a regression.
-    """
-    if not choice or choice.strip().lower() == "none":
-        return None
-    if not labels:
-        raise errors.UserError(f"--class_weights={choice}: a regression has no classes to weigh.")
-    if choice.strip().lower() == "balanced":
-        return balanced_class_weights(examples, labels)
-    weights = dict.fromkeys(labels, 1.0)
-    for label, text in parse_map(choice, "--class_weights").items():
-        if label not in weights:
-            raise errors.unknown("label in --class_weights", label, labels)
-        weights[label] = _finite(text)
-        if weights[label] is None or weights[label] <= 0:
-            raise errors.UserError(f"--class_weights: expected a positive number for '{label}', found '{text}'.")
-    return tuple(weights.values())
-
-
-# -------------------------------------------------------------------------------------------------- flags
-
-
-def parse_list(text: str, flag: str = "--labels") -> Tuple[str, ...]:
-    """Reads `Yes,No`, or in JSON form `["a, b", "c"]` where labels contain commas.
-
-    Raises:
-      errors.UserError: it is neither.
-    """
-    if text.lstrip().startswith("["):
-        items = [_scalar(item, flag, text) for item in _json_value(text, list, flag)]
-    else:
-        items = text.split(",")
-    items = [item.strip() for item in items]
-    if not all(items) or not items:
-        raise errors.UserError(f"{flag} has an empty entry, expected e.g. Yes,No; found '{text}'.")
-    return tuple(items)
-
-
-def parse_map(text: str, flag: str = "--label_map") -> Dict[str, str]:
-    """Reads `Y=Yes,N=No`, or in JSON form `{"a, b": "c"}` where labels contain commas or equals signs.
-
-    Raises:
-      errors.UserError: it is neither, or names something twice.
-    """
-    if text.lstrip().startswith("{"):
-        pairs = [(key, _scalar(value, flag, text)) for key, value in _json_value(text, dict, flag).items()]
-    else:
-        parts = [part.partition("=") for part in text.split(",")]
-        pairs = [(key, value) if equals else ("", "") for key, equals, value in parts]
-    pairs = [(key.strip(), value.strip()) for key, value in pairs]
-    if not pairs or not all(key and value for key, value in pairs):
-        raise errors.UserError(f"{flag} expects entries such as Y=Yes,N=No, found '{text}'.")
-    twice = [key for key, count in collections.Counter(key for key, _ in pairs).items() if count > 1]
-    if twice:
-        raise errors.UserError(f"{flag} names '{twice[0]}' twice: '{text}'.")
-    return dict(pairs)
-
-
-def _json_value(text: str, kind: type, flag: str) -> Union[list, dict]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise errors.UserError(f"{flag} is no JSON ({errors.reason(error)}): '{text}'.") from None
-    if not isinstance(value, kind):
-        raise errors.UserError(f"{flag} expects one JSON {'list' if kind is list else 'object'}, found '{text}'.")
-    return value
-
-
-def _scalar(value: object, flag: str, text: str) -> str:
-    if isinstance(value, (list, dict)):
-        raise errors.UserError(f"{flag} expects texts, found {json.dumps(value)} in '{text}'.")
-    return formats.cell_text(value)
-
-
 # -------------------------------------------------------------------------------------------------- files
 
 
@@ -333,7 +230,7 @@ def _read_training_file(data: OwnData) -> Tuple[List[_LabelledRow], Tuple[str, .
         for label in data.labels:
             if not counts[label]:
                 raise errors.UserError(
-                    f"--labels names '{_short(label)}', which no row of {data.train_file} has; found: {_table(counts)}."
+                    f"--labels names '{short(label)}', which no row of {data.train_file} has; found: {_table(counts)}."
                 )
         return rows, tuple(data.labels)
     _check_labels(source, counts, data)
@@ -350,7 +247,7 @@ def _read_dev_file(data: OwnData, labels: Tuple[str, ...]) -> List[_LabelledRow]
     if unknown:
         first = unknown[0]
         raise errors.UserError(
-            f"{first.place}: the label '{_short(first.label)}' is not among those of the training "
+            f"{first.place}: the label '{short(first.label)}' is not among those of the training "
             f"({_names(labels)}); {len(unknown)} of {len(rows)} rows have such labels. Leave them out with "
             "--labels=…, or map them with --label_map=…."
         )
@@ -413,13 +310,13 @@ def _check_first_row(source: _Source, rows: Sequence[_LabelledRow], counts: Mapp
         return
     first = rows[0].label
     if data.is_regression:
-        is_odd = _finite(first) is None
+        is_odd = finite(first) is None
     else:
         others = [count for label, count in counts.items() if label != first]
         is_odd = counts[first] == 1 and len(rows) >= 10 and min(others, default=0) > 1
     if is_odd:
         raise errors.UserError(
-            f"{rows[0].place}: '{_short(first)}' stands in the label column in this line only, so the line may be a "
+            f"{rows[0].place}: '{short(first)}' stands in the label column in this line only, so the line may be a "
             "header. Give --header=true if it is, --header=false if it is not."
         )
 
@@ -430,9 +327,9 @@ def _check_labels(source: _Source, counts: Mapping[str, int], data: OwnData) -> 
     column = f"{data.train_file}: the label column '{data.label_column}'"
     if len(counts) == 1:
         raise errors.UserError(
-            f"{column} has the label '{_short(next(iter(counts)))}' in all {total} rows, expected two."
+            f"{column} has the label '{short(next(iter(counts)))}' in all {total} rows, expected two."
         )
-    are_numbers = all(_finite(label) is not None for label in counts)
+    are_numbers = all(finite(label) is not None for label in counts)
     are_fractions = are_numbers and not all(_INTEGER.fullmatch(label) for label in counts)
     are_unique = len(counts) > _FEW_LABELS and 2 * len(counts) > total
     if not are_unique and not (are_fractions and len(counts) > _MANY_FRACTIONS):
@@ -481,14 +378,6 @@ def _known_labels(data: OwnData, stored_labels: Optional[Sequence[str]]) -> Tupl
     return _matched_with_stored(tuple(labels), stored_labels, data)
 
 
-def _finite(text: str) -> Optional[float]:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
 # --------------------------------------------------------------------------------------------- split, examples
 
 
@@ -523,10 +412,10 @@ def _example(task: Task, split: str, row: _LabelledRow) -> InputExample:
         return InputExample(guid, row.text_a, row.text_b, 0.0 if task.is_regression else task.labels[0])
     label: Union[str, float, None] = row.label
     if task.is_regression:
-        label = _finite(row.label)
+        label = finite(row.label)
         if label is None:
             raise errors.UserError(
-                f"{row.place}: expected a finite number as label (--task_type=regression), found '{_short(row.label)}'."
+                f"{row.place}: expected a finite number as label (--task_type=regression), found '{short(row.label)}'."
             )
     return InputExample(guid, row.text_a, row.text_b, label)
 
@@ -545,16 +434,10 @@ def _summary(task: Task, split: str, examples: Sequence[InputExample]) -> str:
 def _table(counts: Mapping[str, int], most: int = 20) -> str:
     """Labels with their counts, the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    shown = [f"{_short(label)} {count}" for label, count in ordered[:most]]
+    shown = [f"{short(label)} {count}" for label, count in ordered[:most]]
     return ", ".join(shown + ([f"and {len(ordered) - most} more"] if len(ordered) > most else []))
 
 
 def _names(labels: Sequence[str], most: int = 20) -> str:
-    shown = [_short(label) for label in labels[:most]]
+    shown = [short(label) for label in labels[:most]]
     return ", ".join(shown + ([f"and {len(labels) - most} more"] if len(labels) > most else [])) or "(numbers)"
-
-
-def _short(label: str, width: int = 40) -> str:
-    """A label for messages, which have one line and should be readable."""
-    label = formats.one_line(label)
-    return label if len(label) <= width else label[: width - 1] + "…"

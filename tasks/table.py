@@ -10,6 +10,7 @@ from typing import Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 import tensorflow.compat.v1 as tf
 
 import errors
+from tasks import encodings
 
 
 class InputExample:
@@ -120,24 +121,7 @@ def read_lines(path: str) -> List[str]:
     Raises:
       errors.UserError: the file is missing, or a byte in it is not UTF-8.
     """
-    try:
-        with tf.gfile.GFile(path, "rb") as reader:
-            data = reader.read()
-    except tf.errors.OpError as error:
-        folder = os.path.dirname(path) or "."
-        if not tf.gfile.IsDirectory(folder):
-            raise errors.UserError(f"The data folder {folder} does not exist.") from None
-        present = ", ".join(sorted(tf.gfile.ListDirectory(folder))[:10]) or "nothing"
-        reason = "does not exist" if isinstance(error, tf.errors.NotFoundError) else "cannot be read"
-        raise errors.UserError(f"The data file {path} {reason}; the folder holds: {present}.") from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        # Positions count in what was decoded: the data without its byte order mark.
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise errors.UserError(
-            f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the file to UTF-8."
-        ) from None
+    text = encodings.decode_utf8(encodings.read_bytes(path), path)
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()

@@ -21,9 +21,10 @@ from conftest import ROOT, SHARED
 from sklearn.utils.class_weight import compute_class_weight
 
 from errors import UserError
-from tasks import own
+from tasks import label_flags, own
 from tasks.formats import TableFormat, read_table
-from tasks.own import OwnData, parse_list, parse_map
+from tasks.label_flags import parse_list, parse_map
+from tasks.own import OwnData
 from tasks.table import InputExample
 
 TEXT_DATA = os.path.join(SHARED, "data", "text")
@@ -742,23 +743,23 @@ def examples_of(*labels: str) -> list:
 
 def test_balanced_weights_are_the_inverse_frequencies():
     labels = ["a"] * 6 + ["b"] * 3 + ["c"]
-    weights = own.balanced_class_weights(examples_of(*labels), ("c", "a", "b"))
+    weights = label_flags.balanced_class_weights(examples_of(*labels), ("c", "a", "b"))
     assert weights == pytest.approx((10 / 3, 10 / 18, 10 / 9))
     expected = compute_class_weight(class_weight="balanced", classes=np.array(["c", "a", "b"]), y=labels)
     assert weights == pytest.approx(tuple(expected))
-    assert "'d' has none" in message_of(own.balanced_class_weights, examples_of("a", "b"), ("a", "b", "d"))
+    assert "'d' has none" in message_of(label_flags.balanced_class_weights, examples_of("a", "b"), ("a", "b", "d"))
 
 
 def test_class_weights_are_read_from_the_flag():
     examples = examples_of("a", "a", "a", "b")
-    assert own.class_weights(None, examples, ("a", "b")) is None
-    assert own.class_weights("none", examples, ("a", "b")) is None
-    assert own.class_weights("balanced", examples, ("a", "b")) == pytest.approx((2 / 3, 2))
-    assert own.class_weights("b=2.5", examples, ("a", "b")) == (1.0, 2.5)
-    assert "Unknown label in --class_weights 'c'" in message_of(own.class_weights, "c=1", examples, ("a", "b"))
+    assert label_flags.class_weights(None, examples, ("a", "b")) is None
+    assert label_flags.class_weights("none", examples, ("a", "b")) is None
+    assert label_flags.class_weights("balanced", examples, ("a", "b")) == pytest.approx((2 / 3, 2))
+    assert label_flags.class_weights("b=2.5", examples, ("a", "b")) == (1.0, 2.5)
+    assert "Unknown label in --class_weights 'c'" in message_of(label_flags.class_weights, "c=1", examples, ("a", "b"))
     for bad in ("b=0", "b=-1", "b=much", "b=nan"):
-        assert "expected a positive number for 'b'" in message_of(own.class_weights, bad, examples, ("a", "b"))
-    assert "no classes" in message_of(own.class_weights, "balanced", examples, ())
+        assert "expected a positive number for 'b'" in message_of(label_flags.class_weights, bad, examples, ("a", "b"))
+    assert "no classes" in message_of(label_flags.class_weights, "balanced", examples, ())
 
 
 # -------------------------------------------------------------------------------------------------- flags

@@ -624,7 +624,8 @@ def test_a_split_without_an_example_is_an_error(tmp_path, content):
 def test_a_byte_that_is_not_utf8_is_reported_with_its_line(tmp_path):
     write(tmp_path, "train.tsv", b"x\t1\t\tfine\nx\t1\t\tcaf\xe9 au lait\n")
     assert message_of("CoLA", tmp_path) == (
-        f"{tmp_path}/train.tsv, line 2: byte 0xe9 is not UTF-8; convert the file to UTF-8."
+        f"{tmp_path}/train.tsv, line 2: byte 0xe9 is not UTF-8; if the file is cp1252, convert it: "
+        "iconv -f cp1252 -t utf-8."
     )
 
 
