@@ -211,7 +211,8 @@ def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
     """Drops values at this rate and scales the others up; the tensor itself where the rate is zero.
 
     Where the graph has a seed and counts steps, what is dropped depends on seed, step and place in the graph alone: a
-    run that was interrupted goes on dropping what it would have dropped. (The cores of a TPU share their masks.)
+    run that was interrupted goes on dropping what it would have dropped. Where the step stands still, so does the mask;
+    the cores of a TPU share theirs.
     """
     if not rate:
         return x

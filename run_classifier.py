@@ -16,7 +16,7 @@ import os
 # TensorFlow's C++ side greets with pages of notes on missing GPU libraries. Must be set before the import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -47,12 +47,12 @@ from tasks.processors import (  # noqa: F401
     MrpcProcessor,
     XnliProcessor,
 )
-from training import checkpoints, files, logs, results, scoring, submission
+from training import files, logs, results, scoring, submission
 from training import settings as settings_lib
 from training.evaluation import Scorer, Scores, score_rows
 from training.heads import ClassificationHead, Head, RegressionHead
 from training.model_fn import Schedule, build_model_fn
-from training.run import DevSet, Run, read_earlier
+from training.run import DevSet, Run, find_earlier
 from training.settings import MODEL, TRAINING, setting
 
 FLAGS = flags.FLAGS
@@ -201,7 +201,14 @@ class Data:
         """What makes a run of this data another one than of other data."""
         facts: Dict[str, Any] = {"labels": list(self.task.labels)}
         if "train" in self.splits:
-            facts["train_data"] = cache.fingerprint(self.splits["train"])
+            # Dev decides on the best weights: as long as a training goes on, it must be the same too.
+            facts.update(
+                {
+                    f"{name}_data": cache.fingerprint(self.splits[name])
+                    for name in ("train", "dev")
+                    if name in self.splits
+                }
+            )
         return facts
 
 
@@ -214,28 +221,39 @@ def read_data(settings: ClassifierSettings) -> Data:
         if settings.do_eval and own_data.splits_off_dev:
             # Also where nothing is trained: the rest must be what was trained on, or trained rows would be scored.
             wanted.append("train")
-        task, splits = own.read(settings.task_name, own_data, wanted, stored_labels(settings))
+        labels = find_earlier(settings).get("facts", {}).get("labels")
+        task, splits = own.read(settings.task_name, own_data, wanted, labels)
+        check_names(settings, task)
     elif settings.data_dir:
-        task = tasks.get(settings.task_name)
+        try:
+            task = tasks.get(settings.task_name)
+        except errors.UserError as error:
+            hint = "Data of your own is given by --train_file, in place of --data_dir."
+            raise errors.UserError(f"{error} {hint}") from None
         splits = {name: list(tasks.read_examples(task, settings.data_dir, name)) for name in wanted}
     else:
         raise errors.UserError(
             "No data: give --data_dir, the folder of a known task ({}), or own data by --train_file, --dev_file, "
             "--test_file.".format(", ".join(tasks.names()))
         )
-    if submission.file_name(task) == TEST_RESULTS:
-        raise errors.UserError(f"--task_name={task.name} is the name of a file that is written; choose another.")
     if settings.primary_metric:
         task = dataclasses.replace(task, metrics=scoring.with_primary(settings.primary_metric, task))
     return Data(task, splits)
 
 
-def stored_labels(settings: ClassifierSettings) -> Optional[List[str]]:
-    """The labels that the training of this folder, or of the checkpoint to evaluate, has learnt; None if unknown."""
-    earlier = read_earlier(settings.output_dir)
-    if not earlier and settings.init_checkpoint and not settings.do_train:
-        earlier = read_earlier(checkpoints.run_folder(checkpoints.find_prefix(settings.init_checkpoint)))
-    return earlier.get("facts", {}).get("labels")
+def check_names(settings: ClassifierSettings, task: tasks.Task) -> None:
+    """Refuses names by which a file would be written over another."""
+    if settings.data_dir:
+        raise errors.UserError(
+            f"--data_dir={settings.data_dir} is the folder of a known task; it does not go with --train_file, "
+            "--dev_file and --test_file, which are paths of their own."
+        )
+    words = os.path.join(settings.output_dir, submission.file_name(task))
+    given = [path for path in (settings.train_file, settings.dev_file, settings.test_file) if path]
+    if submission.file_name(task) == TEST_RESULTS or os.path.realpath(words) in map(os.path.realpath, given):
+        raise errors.UserError(
+            f"The predictions of --task_name={task.name} would overwrite {words}; choose another name."
+        )
 
 
 def make_head(settings: ClassifierSettings, data: Data) -> Head:
@@ -259,9 +277,8 @@ def features_of(run: Run, data: Data, split: str, pad_to: int = 1) -> str:
     settings = run.settings
     examples = pad_examples(data.splits[split], pad_to if settings.use_tpu else 1)
     with files.reported():
-        files.make_folder(settings.feature_folder)
         return cache.feature_file(
-            settings.feature_folder,
+            files.writable_folder(*settings.feature_folders),
             split,
             examples,
             data.task.labels,

@@ -97,7 +97,8 @@ class _Source:
     """A table with the positions of the columns in use."""
 
     def __init__(self, path: str, data: OwnData, with_label: bool) -> None:
-        chosen = [data.text_column, data.label_column] + ([data.text_pair_column] if data.text_pair_column else [])
+        named = [data.text_column, data.text_pair_column, data.label_column if with_label else None]
+        chosen = [column for column in named if column]
         table_format = formats.TableFormat(data.encoding, data.header, data.quoting)
         self.table = formats.read_table(path, chosen, table_format)
         self.text_a = self._find(data.text_column, "--text_column")
@@ -360,7 +361,7 @@ def _matched_with_stored(
     if data.labels is None and sorted(stored_labels) == sorted(labels):
         return tuple(stored_labels)
     raise errors.UserError(
-        f"The earlier training of this output folder had the labels {_names(stored_labels)}; now they are "
+        f"The earlier training had the labels {_names(stored_labels)}; now they are "
         f"{_names(labels)}. Use the same --train_file, --labels and --label_map as then, or another --output_dir."
     )
 
@@ -385,22 +386,27 @@ def _split_off_dev(rows: List[_LabelledRow], data: OwnData) -> Tuple[List[_Label
     """Training and dev rows, both in the file's order: a pure function of the rows, the share and the seed."""
     if not data.splits_off_dev:
         return rows, []
-    labels = ["" if data.is_regression else row.label for row in rows]
+    # Rows with the same text stay together: a dev set that was trained on would flatter.
+    groups: Dict[Tuple[str, Optional[str]], List[int]] = collections.OrderedDict()
+    for index, row in enumerate(rows):
+        groups.setdefault((row.text_a, row.text_b), []).append(index)
+    members = list(groups.values())
+    labels = ["" if data.is_regression else rows[indices[0]].label for indices in members]
     counts = collections.Counter(labels)
     # A class with one example has none to spare.
-    eligible = [index for index, label in enumerate(labels) if counts[label] > 1]
-    classes = len({labels[index] for index in eligible})
+    eligible = [group for group, label in enumerate(labels) if counts[label] > 1]
+    classes = len({labels[group] for group in eligible})
     if not classes:
         return rows, []
-    # Each of these classes needs a row on both sides.
-    size = min(max(round(len(rows) * data.dev_fraction), classes), len(eligible) - classes)
+    # Each of these classes needs an example on both sides.
+    size = min(max(round(len(members) * data.dev_fraction), classes), len(eligible) - classes)
     _, dev = train_test_split(
-        eligible, test_size=size, random_state=data.split_seed, stratify=[labels[index] for index in eligible]
+        eligible, test_size=size, random_state=data.split_seed, stratify=[labels[group] for group in eligible]
     )
-    in_dev = collections.Counter(labels[index] for index in dev)
+    in_dev = collections.Counter(labels[group] for group in dev)
     taken_whole = {label for label, count in in_dev.items() if count == counts[label]}
-    # Large shares can take all of a small class: its first row goes back.
-    chosen = set(dev) - {labels.index(label) for label in taken_whole}
+    # Large shares can take all of a small class: its first example goes back.
+    chosen = {index for group in set(dev) - {labels.index(label) for label in taken_whole} for index in members[group]}
     train_rows = [row for index, row in enumerate(rows) if index not in chosen]
     return train_rows, [rows[index] for index in sorted(chosen)]
 

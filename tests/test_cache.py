@@ -16,6 +16,7 @@ import tokenization
 from pipeline import cache, records
 from pipeline.features import PaddingInputExample
 from tasks import InputExample
+from training import files
 
 LABELS = ("0", "1")
 
@@ -182,6 +183,31 @@ def test_runs_of_a_sweep_share_their_features(tiny_bert, cola_dir, tmp_path, no_
     no_tokenising()
     flags.update(seed=2, output_dir=str(tmp_path / "two"), learning_rate=1e-3)
     run_classifier.run_task(run_classifier.ClassifierSettings(**flags))
+
+
+@pytest.mark.parametrize(
+    "output_dir, folders",
+    [
+        ("runs/cola", ("runs/features", "runs/cola/features")),
+        ("runs/cola/", ("runs/features", "runs/cola/features")),
+        ("cola", ("features", "cola/features")),
+        ("gs://bucket/runs/cola", ("gs://bucket/runs/features", "gs://bucket/runs/cola/features")),
+        ("gs://bucket", ("gs://bucket/features",)),
+    ],
+)
+def test_features_lie_beside_the_output_folder_or_else_in_it(output_dir, folders):
+    assert run_classifier.ClassifierSettings(output_dir=output_dir).feature_folders == folders
+    chosen = run_classifier.ClassifierSettings(output_dir=output_dir, feature_cache_dir="/x")
+    assert chosen.feature_folders == ("/x",)
+
+
+def test_a_place_that_cannot_be_written_gives_way_to_the_next(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    second = str(tmp_path / "second")
+    assert files.writable_folder(str(blocked / "features"), second) == second
+    assert files.writable_folder(second, str(blocked / "features")) == second
+    assert os.listdir(second) == []
 
 
 def test_settings_that_give_other_ids_have_another_key(tiny_bert, cola_dir, tmp_path):

@@ -123,7 +123,7 @@ def write_reviews(path, count=48, delimiter=","):
         writer.writerow(["id", "review", "verdict"])
         for index in range(count):
             word, verdict = [("is", "good"), ("are", "bad"), ("was", "so-so")][2 if index % 12 == 0 else index % 2]
-            writer.writerow([index, f"the cat {word}\nbig, not small", verdict])
+            writer.writerow([index, f"the cat {word}\nbig, not small {index}", verdict])
     return str(path)
 
 
@@ -147,13 +147,15 @@ class TestOwnData:
         test_file.write_text("review\nthe cat is big\nthe cat are big\n")
         run(reviews, do_train=True, do_eval=True, do_predict=True, test_file=str(test_file))
         results = read_json(reviews["output_dir"])
-        assert results["metrics"]["accuracy"] > results["majority"]["accuracy"]
+        assert results["metrics"]["accuracy"] >= results["majority"]["accuracy"]
         assert set(results["metrics"]) == {"accuracy", "macro_f1", "matthews"}
         assert results["data"]["train"]["examples"] + results["data"]["dev"]["examples"] == 48
         assert read_json(reviews["output_dir"], "settings.json")["facts"]["labels"] == ["bad", "good", "so-so"]
+        probabilities = np.loadtxt(os.path.join(reviews["output_dir"], "test_results.tsv"))
+        words = [["bad", "good", "so-so"][index] for index in probabilities.argmax(axis=1)]
+        assert probabilities.shape == (2, 3)
         with open(os.path.join(reviews["output_dir"], "Reviews.tsv")) as file:
-            assert file.read() == "index\tprediction\n0\tgood\n1\tbad\n"
-        assert np.loadtxt(os.path.join(reviews["output_dir"], "test_results.tsv")).shape == (2, 3)
+            assert file.read() == "index\tprediction\n0\t{}\n1\t{}\n".format(*words)
 
     def test_labels_are_remembered_where_the_training_file_is_gone(self, reviews, tmp_path):
         run(reviews, do_train=True)
@@ -178,6 +180,30 @@ class TestOwnData:
             file.write("99,the dog is big,good\n")
         assert "train_data was sha256" in refusal(reviews, do_eval=True)
 
+    def test_trained_rows_are_not_scored_from_another_folder_either(self, reviews, tmp_path):
+        run(reviews, do_train=True, num_train_epochs=0.3)
+        later = {"do_eval": True, "init_checkpoint": reviews["output_dir"], "output_dir": str(tmp_path / "new")}
+        run(reviews, **later)
+        later["output_dir"] = str(tmp_path / "newer")
+        assert "train_data was sha256" in refusal(reviews, split_seed=2, **later)
+        assert "--adapter_activation was gelu, is relu" in refusal(reviews, adapter_activation="relu", **later)
+
+    def test_predictions_never_overwrite_the_data(self, reviews, tmp_path):
+        path = write_reviews(tmp_path / "mine.tsv", delimiter="\t")
+        changes = {"task_name": "mine", "test_file": path, "output_dir": str(tmp_path), "quoting": True}
+        assert "would overwrite" in refusal(reviews, do_train=True, do_predict=True, **changes)
+
+    def test_a_test_file_without_header_keeps_its_first_row(self, reviews, tmp_path):
+        train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
+        train.write_text("".join(f"{'good' if i % 2 else 'bad'}\tthe cat {i}\n" for i in range(20)))
+        test.write_text("?\tthe cat is\n?\tthe dog is\n?\tit is\n")
+        columns = {"train_file": str(train), "text_column": "2", "label_column": "1", "num_train_epochs": 0.5}
+        run(reviews, do_train=True, **columns)
+        later = {"train_file": None, "test_file": str(test), "text_column": "2", "label_column": "label"}
+        run(reviews, do_predict=True, **later)
+        with open(os.path.join(reviews["output_dir"], "Reviews.tsv")) as file:
+            assert len(file.read().strip().split("\n")) == 1 + 3
+
     def test_the_split_does_not_depend_on_the_run(self, reviews, tmp_path):
         prints = []
         for seed in (1, 2):
@@ -196,7 +222,7 @@ class TestOwnData:
 
     def test_numbers_can_be_learnt_from_own_data(self, reviews, tmp_path):
         path = tmp_path / "stars.tsv"
-        rows = [f"the cat {'is' if index % 2 else 'are'} big\t{index % 2 * 3 - 1}.5" for index in range(40)]
+        rows = [f"the cat {'is' if index % 2 else 'are'} big {index}\t{index % 2 * 3 - 1}.5" for index in range(40)]
         path.write_text("review\tstars\n" + "\n".join(rows) + "\n")
         changes = {"train_file": str(path), "label_column": "stars", "task_type": "regression"}
         run(reviews, do_train=True, do_eval=True, **changes)
@@ -213,11 +239,13 @@ class TestOwnData:
             ({"class_weights": "heavy"}, "--class_weights"),
             ({"class_weights": "excellent=2"}, "excellent"),
             ({"dev_fraction": 1.5}, "--dev_fraction"),
-            ({"task_name": "test_results"}, "test_results"),
+            ({"task_name": "test_results"}, "would overwrite"),
+            ({"data_dir": "glue"}, "--data_dir=glue is the folder of a known task"),
+            ({"eval_every_steps": 5, "do_eval": False}, "--eval_every_steps needs scores"),
         ],
     )
     def test_mistakes_are_told_before_anything_is_written(self, reviews, changes, expected):
-        assert expected in refusal(reviews, do_train=True, do_eval=True, **changes)
+        assert expected in refusal(reviews, **dict({"do_train": True, "do_eval": True}, **changes))
 
     def test_a_label_that_training_has_not_seen_is_refused_with_its_line(self, reviews, tmp_path):
         dev_file = tmp_path / "dev.csv"

@@ -160,7 +160,7 @@ class TestRun:
         checkpoint = tf.train.latest_checkpoint(given["output_dir"])
         changes = {"task_name": "mnli", "data_dir": str(rte), "init_checkpoint": checkpoint,
                    "output_dir": str(tmp_path / "second")}  # fmt: skip
-        assert "head of another task" in refusal(given, do_eval=True, **changes)
+        assert "labels was ['0', '1'], is ['contradiction'," in refusal(given, do_eval=True, **changes)
         run(given, do_train=True, do_eval=True, **changes)
         assert read_results(changes["output_dir"])["eval_accuracy"] <= 1.0
 

@@ -150,7 +150,7 @@ class TestScoresAlongTheWay:
         pieces.claim_output_dir()
         dev = DevSet(run_classifier.features_of(pieces, data, "dev"), run_classifier.scorer(pieces, data))
         history = History(settings.output_dir)
-        evaluator = pieces._make_evaluator(dev, history)
+        evaluator = pieces._make_evaluator(dev, history, 0)
         pieces._train_in_pieces(run_classifier.features_of(pieces, data, "train"), history, dev, evaluator)
         whole = History(given["output_dir"])
         assert history.evaluations == whole.evaluations
@@ -171,13 +171,14 @@ class TestBest:
         assert (results["eval_matthews"], results["eval_loss"]) == (best["metrics"]["matthews"], best["loss"])
 
     def test_they_are_what_a_later_evaluation_of_the_folder_uses(self, given):
-        """Weights that get worse: the first epoch at a sane rate would be best, the last is not."""
-        run(given, learning_rate=0.3, eval_every_steps=4, warmup_proportion=0.3, num_train_epochs=6.0)
+        """Two epochs at a rate that spoils what the first steps have learnt; if not, the last steps are the best."""
+        run(given, learning_rate=0.3, eval_every_steps=2, num_train_epochs=2.0)
         first = read_results(given["output_dir"])
-        latest = checkpoints.read_step(tf.train.latest_checkpoint(given["output_dir"]))
-        assert first["global_step"] < latest
+        entries = read_json(given["output_dir"], "training.json")["evaluations"]
+        best = max(entries, key=lambda entry: (entry["metrics"]["matthews"], -entry["loss"]))
         run(given, do_train=False, do_predict=True)
         assert read_results(given["output_dir"]) == first
+        assert first["global_step"] == best["step"]
 
     def test_another_metric_may_decide(self, given):
         run(given, primary_metric="accuracy")
@@ -200,21 +201,68 @@ class TestBest:
         run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
         assert read_json(given["output_dir"], "training.json")["evaluations"] == whole["evaluations"]
 
-    def test_an_evaluation_that_a_kill_prevented_is_made_at_the_start(self, given):
-        """Killed at step 8, after the checkpoint and before its scores were noted."""
+    @pytest.mark.parametrize("step", [8, 16])
+    def test_an_evaluation_that_a_kill_prevented_is_made_first(self, given, step):
+        """Killed after a checkpoint and before its scores were noted, in the middle or at the very end."""
         run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
         whole = read_json(given["output_dir"], "training.json")
-        os.remove(os.path.join(given["output_dir"], "training.json"))
+        best = checkpoints.read_step(checkpoints.find_best(given["output_dir"]))
+        cut = dict(whole, evaluations=[entry for entry in whole["evaluations"] if entry["step"] < step])
+        with open(os.path.join(given["output_dir"], "training.json"), "w") as file:
+            json.dump(cut, file)
         shutil.rmtree(os.path.join(given["output_dir"], "best"))
         with open(os.path.join(given["output_dir"], "checkpoint"), "w") as file:
-            file.write('model_checkpoint_path: "model.ckpt-8"\n')
+            file.write(f'model_checkpoint_path: "model.ckpt-{step}"\n')
         run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
         assert read_json(given["output_dir"], "training.json")["evaluations"] == whole["evaluations"]
+        assert checkpoints.read_step(checkpoints.find_best(given["output_dir"])) == best == 16
+
+    def test_the_best_is_not_lost_to_a_worse_one_when_a_run_goes_on_from_before_it(self, tmp_path):
+        """Best at 240, newest checkpoint 200: what is scored between the two has to beat the best."""
+        folder = str(tmp_path)
+        history, saved = History(folder), []
+
+        def evaluator(start):
+            return Evaluator(folder, history, start, lambda rows: rows[0], frozenset([120, 220, 240, 260]), patience=2)
+
+        def save(prefix):
+            step = saved[-1] if saved else 240
+            os.makedirs(os.path.dirname(prefix), exist_ok=True)
+            with tf.Graph().as_default(), tf.Session() as session:
+                counter = tf.train.create_global_step()
+                session.run(counter.assign(step))
+                tf.train.Saver([counter]).save(session, prefix, global_step=step, write_meta_graph=False)
+
+        first = evaluator(0)
+        for step, value in ((120, 0.9), (240, 0.95)):
+            saved.append(step)
+            first.evaluate(step, [Scores({"accuracy": value}, 1.0, False)], save)
+        second = evaluator(200)
+        assert [entry["step"] for entry in history.evaluations] == [120, 240]
+        saved.append(220)
+        second.evaluate(220, [Scores({"accuracy": 0.5}, 1.0, False)], save)
+        assert checkpoints.read_step(checkpoints.find_best(folder)) == 240
+        assert not second.is_due(240) and second.is_due(260)
+        assert [entry["step"] for entry in History(folder).evaluations] == [120, 220, 240]
+
+    def test_what_a_kill_left_beside_the_best_is_removed(self, given):
+        run(given)
+        stale = os.path.join(given["output_dir"], "best", "model.ckpt-3.index")
+        open(stale, "w").close()
+        run(given, num_train_epochs=3.0)
+        kept = os.listdir(os.path.join(given["output_dir"], "best"))
+        assert "model.ckpt-3.index" not in kept
+        assert len([name for name in kept if name.endswith(".index")]) == 1
+
+    def test_a_run_that_is_scored_does_not_go_on_without_scores(self, given):
+        run(given)
+        with pytest.raises(errors.UserError, match="is scored along its training"):
+            run(given, do_eval=False, do_predict=True)
 
     def test_a_damaged_history_is_refused(self, given):
         run(given)
         with open(os.path.join(given["output_dir"], "training.json"), "w") as file:
-            file.write('{"evaluations": [{"loss": 1}], "seconds": 1, "steps": 1}')
+            file.write('{"evaluations": [{"loss": 1}], "seconds": 1, "steps": 1, "examples": 8}')
         with pytest.raises(errors.UserError, match="training.json is damaged"):
             run(given)
 
@@ -253,7 +301,7 @@ class TestEarlyStopping:
 
     @staticmethod
     def evaluator(folder, patience):
-        return Evaluator(str(folder), History(str(folder)), lambda rows: rows[0], frozenset(range(10)), patience)
+        return Evaluator(str(folder), History(str(folder)), 0, lambda rows: rows[0], frozenset(range(10)), patience)
 
     @staticmethod
     def report(evaluator, step, value, loss=1.0):
@@ -341,6 +389,23 @@ class TestResults:
             file.write("tst\t1\t\tthe cat is big .\n")
         with pytest.raises(errors.UserError, match="train_data was sha256:.*, is sha256:"):
             run(given, data_dir=data_dir)
+
+    def test_a_later_evaluation_says_how_the_training_was_set(self, given):
+        run(given)
+        first = read_json(given["output_dir"], "results.json")
+        run(given, do_train=False, train_batch_size=32, learning_rate=5e-5, num_train_epochs=9.0)
+        later = read_json(given["output_dir"], "results.json")
+        for name in ("train_batch_size", "learning_rate", "num_train_epochs"):
+            assert later["settings"][name] == first["settings"][name]
+        for name in ("training", "fingerprints", "metrics", "seed"):
+            assert later[name] == first[name]
+
+    def test_a_folder_whose_run_never_came_to_a_checkpoint_can_be_used_with_other_settings(self, given):
+        os.makedirs(given["output_dir"])
+        with open(os.path.join(given["output_dir"], "settings.json"), "w") as file:
+            json.dump({"learning_rate": 7.0, "facts": {"train_data": "sha256:0"}}, file)
+        run(given, num_train_epochs=0.2)
+        assert read_json(given["output_dir"], "settings.json")["learning_rate"] == given["learning_rate"]
 
 
 def scalars(folder):

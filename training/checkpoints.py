@@ -52,6 +52,15 @@ def find_best(output_dir: str) -> Optional[str]:
     return find_latest(folder_of(best_prefix(output_dir)))
 
 
+def keep_best_only(output_dir: str) -> Optional[str]:
+    """Removes what a kill left beside a run's best weights; returns those, as `find_best`."""
+    best = find_best(output_dir)
+    for path in tf.gfile.Glob(best_prefix(output_dir) + "-*"):
+        if best is None or not path.startswith(best + "."):
+            tf.gfile.Remove(path)
+    return best
+
+
 def run_folder(prefix: str) -> str:
     """The output folder of the run that a checkpoint belongs to."""
     folder = folder_of(prefix)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence
 
@@ -80,27 +79,33 @@ class History:
     Attributes:
       evaluations: one dictionary for each evaluation: step, loss, metrics, collapsed.
       seconds: time spent in training steps, evaluation not counted.
-      steps: how many steps that time covers; those of a process that was killed are missing in both.
+      steps, examples: what that time covers; those of a process that was killed are missing in all three.
     """
 
     def __init__(self, folder: str) -> None:
         """Reads what the folder holds; an empty history if there is none."""
         self._path = os.path.join(folder, HISTORY_FILE)
         self.evaluations: List[Dict[str, Any]] = []
-        self.seconds, self.steps = 0.0, 0
+        self.seconds, self.steps, self.examples = 0.0, 0, 0
         if tf.gfile.Exists(self._path):
             content = files.read_json(self._path)
             try:
                 self.evaluations = [dict(entry, step=int(entry["step"])) for entry in content["evaluations"]]
-                self.seconds, self.steps = float(content["seconds"]), int(content["steps"])
+                self.seconds = float(content["seconds"])
+                self.steps, self.examples = int(content["steps"]), int(content["examples"])
             except (KeyError, TypeError, ValueError) as error:
                 raise errors.UserError(
                     f"{self._path} is damaged ({errors.reason(error)}): use another --output_dir."
                 ) from None
 
-    def forget_after(self, step: int) -> None:
-        """Drops evaluations behind a step: the training goes on from there and makes them again."""
-        self.evaluations = [entry for entry in self.evaluations if entry["step"] <= step]
+    def forget_after(self, step: int, keep: Optional[int] = None) -> None:
+        """Drops evaluations behind a step, where the training goes on: it makes them again.
+
+        Args:
+          step: the last that stays.
+          keep: a later step that stays too, because its weights are kept.
+        """
+        self.evaluations = [entry for entry in self.evaluations if entry["step"] <= step or entry["step"] == keep]
 
     def at(self, step: Optional[int]) -> Optional[Dict[str, Any]]:
         """The evaluation at a step, if there is one."""
@@ -111,29 +116,38 @@ class History:
         self.evaluations.append(
             {"step": step, "loss": scores.loss, "metrics": dict(scores.metrics), "collapsed": scores.collapsed}
         )
+        self.evaluations.sort(key=lambda entry: entry["step"])
 
-    def add_time(self, seconds: float, steps: int) -> None:
-        """Counts time spent in training steps."""
+    def add_step(self, seconds: float, examples: int) -> None:
+        """Counts a training step."""
         self.seconds += seconds
-        self.steps += steps
+        self.steps += 1
+        self.examples += examples
 
     def write(self) -> None:
         """Writes it to the folder."""
-        content = {"evaluations": self.evaluations, "seconds": round(self.seconds, 3), "steps": self.steps}
-        files.write_text(self._path, json.dumps(content, indent=2) + "\n")
+        content = {
+            "evaluations": self.evaluations,
+            "seconds": round(self.seconds, 3),
+            "steps": self.steps,
+            "examples": self.examples,
+        }
+        files.write_json(self._path, content)
 
 
 class Evaluator:
     """Scores the dev set at given steps, keeps the best weights, and says when to stop.
 
     The best weights lie in the folder `best` of the output folder. Its step and the history tell the state: both
-    survive a kill at any point, and a training that goes on from an older checkpoint makes again what is behind it.
+    survive a kill at any point, and a training that goes on from an older checkpoint makes again what is behind it,
+    except for the best itself.
     """
 
     def __init__(
         self,
         output_dir: str,
         history: History,
+        start: int,
         score: Scorer,
         due_steps: FrozenSet[int],
         patience: Optional[int] = None,
@@ -142,7 +156,8 @@ class Evaluator:
 
         Args:
           output_dir: of the run.
-          history: of the run, without evaluations behind the step that it starts from.
+          history: of the run.
+          start: the step that the training starts from.
           score: predictions of the dev set -> scores.
           due_steps: when to evaluate.
           patience: evaluations without a new best after which the training stops; None for never.
@@ -152,8 +167,10 @@ class Evaluator:
         self._score = score
         self.due_steps = due_steps
         self._patience = patience
-        kept = checkpoints.find_best(output_dir)
-        self._best = history.at(checkpoints.read_step(kept)) if kept else None
+        kept = checkpoints.keep_best_only(output_dir)
+        kept_step = checkpoints.read_step(kept) if kept else None
+        history.forget_after(start, keep=kept_step)
+        self._best = history.at(kept_step)
 
     def is_due(self, step: int) -> bool:
         """Whether to evaluate now."""
@@ -178,7 +195,7 @@ class Evaluator:
         primary = next(iter(scores.metrics))
         is_best = self._best is None or (scores.primary, -scores.loss) > (
             self._best["metrics"][primary],
-            -self._best["loss"],
+            -float("inf" if self._best["loss"] is None else self._best["loss"]),
         )
         if is_best:
             save(checkpoints.best_prefix(self._output_dir))

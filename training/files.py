@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import os
 import uuid
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, Mapping
 
 import tensorflow.compat.v1 as tf
 
@@ -42,8 +44,38 @@ def read_json(path: str) -> Dict[str, Any]:
         if not isinstance(content, dict):
             raise ValueError("no JSON object")
     except ValueError as error:
-        raise errors.UserError(f"{path} is damaged ({errors.reason(error)}): use another --output_dir.") from None
+        raise errors.UserError(
+            f"{path} is damaged ({errors.reason(error)}): put it back, or use another folder."
+        ) from None
     return content
+
+
+def write_json(path: str, content: Mapping[str, Any]) -> None:
+    """Writes a JSON object; numbers that JSON has no word for (NaN, infinities) become null."""
+    write_text(path, json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def writable_folder(*candidates: str) -> str:
+    """The first of these folders, made if need be, that takes a file; the last one must."""
+    for folder in candidates[:-1]:
+        try:
+            make_folder(folder)
+            probe = os.path.join(folder, f"{uuid.uuid4().hex[:8]}.partial")
+            write_bytes(probe, b"")
+            tf.gfile.Remove(probe)
+            return folder
+        except (errors.UserError, tf.errors.OpError):
+            tf.logging.info("The folder %s cannot be used; taking another.", folder)
+    make_folder(candidates[-1])
+    return candidates[-1]
 
 
 def write_text(path: str, text: str) -> None:

@@ -102,7 +102,7 @@ class ProgressHook(_StepHook):
         self.step += 1
         self._losses.append(loss)
         self._seconds += seconds
-        self._history.add_time(seconds, 1)
+        self._history.add_step(seconds, self._batch_size)
         if self._bar is not None:
             self._bar.update()
         is_last = self.step == self._total_steps
@@ -128,11 +128,12 @@ class ProgressHook(_StepHook):
             left,
         )
 
-    def end(self, session: tf.Session) -> None:
-        """Closes the bar."""
+    def close(self) -> None:
+        """Closes the bar; to be called however the training ends."""
         if self._bar is not None:
             self._bar.close()
             self._redirect.__exit__(None, None, None)
+            self._bar = None
 
 
 class EvaluationHook(_StepHook):
@@ -157,11 +158,6 @@ class EvaluationHook(_StepHook):
         self._saver = tf.train.Saver(variables, max_to_keep=1, save_relative_paths=True)
         if self._earlier_best:
             self._saver.recover_last_checkpoints([self._earlier_best])
-
-    def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Makes up for an evaluation that a kill prevented."""
-        super().after_create_session(session, coord)
-        self._evaluate_if_due(session)
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         """Evaluates where it is time to, and stops the training where it has come to nothing."""

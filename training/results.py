@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import platform
 from typing import Any, Dict, Mapping
@@ -35,11 +33,10 @@ def versions() -> Dict[str, str]:
 def training_summary(run: Run) -> Dict[str, Any]:
     """How the training went: time, speed, every evaluation. Empty times where another folder's run is evaluated."""
     history = History(run.settings.output_dir)
-    examples = history.steps * run.settings.train_batch_size
     return {
         "seconds": history.seconds,
         "steps": history.steps,
-        "examples_per_second": round(examples / history.seconds, 3) if history.seconds else None,
+        "examples_per_second": round(history.examples / history.seconds, 3) if history.seconds else None,
         "evaluations": history.evaluations,
     }
 
@@ -68,10 +65,10 @@ def describe(run: Run, task_name: str, scores: Scores, majority: Mapping[str, fl
             "trained": parameters.count(run.shapes, run.trained),
         },
         "training": training_summary(run),
-        "fingerprints": {"base": run.base_fingerprint()},
+        "fingerprints": {"base": run.base_fingerprint(), "train_data": run.noted_facts().get("train_data")},
         "data": dict(data),
         "versions": versions(),
-        "settings": dataclasses.asdict(run.settings),
+        "settings": run.training_settings(),
     }
 
 
@@ -87,4 +84,4 @@ def as_text(scores: Scores, majority: Mapping[str, float], step: int) -> str:
 def write(folder: str, text: str, content: Mapping[str, Any]) -> None:
     """Writes both files."""
     files.write_text(os.path.join(folder, TEXT_FILE), text)
-    files.write_text(os.path.join(folder, JSON_FILE), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    files.write_json(os.path.join(folder, JSON_FILE), content)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 import random
 from typing import Any, Dict, Iterator, List, Mapping, Optional
@@ -66,7 +65,7 @@ class Run:
         self.tokenizer = load_tokenizer(settings, self.config)
         modeling.check_sequence_length(settings.max_seq_length, self.config)
         self._facts = dict(facts or {})
-        self._earlier = read_earlier(settings.output_dir)
+        self._earlier = find_earlier(settings)
         self._check_earlier()
         self.seed = self._choose_seed()
         self.shapes = parameters.model_shapes(self.config, head, settings.adapter)
@@ -94,7 +93,7 @@ class Run:
             for name, value in now.items()
             if self._earlier.get(name, unset[name]) != value
         ]
-        noted = self._earlier.get("facts", {})
+        noted = self.noted_facts()
         differing += [
             f"{name} was {noted[name]}, is {value}"
             for name, value in self._facts.items()
@@ -102,9 +101,23 @@ class Run:
         ]
         if differing:
             raise errors.UserError(
-                "The output folder {} holds a run with other settings: {}. Use another --output_dir, or the same "
-                "settings.".format(self.settings.output_dir, "; ".join(differing))
+                "The {} holds a run with other settings: {}. Use another --output_dir, or the same settings.".format(
+                    self._place_of_earlier(), "; ".join(differing)
+                )
             )
+        if self.settings.do_train and not self.settings.evaluates_in_training and self._has_best():
+            raise errors.UserError(
+                f"The run in {self.settings.output_dir} is scored along its training; without scores its best weights "
+                "would be out of date. Add --do_eval=true, or use another --output_dir."
+            )
+
+    def _place_of_earlier(self) -> str:
+        if read_earlier(self.settings.output_dir):
+            return f"output folder {self.settings.output_dir}"
+        return f"folder of --init_checkpoint={self.settings.init_checkpoint}"
+
+    def _has_best(self) -> bool:
+        return checkpoints.find_best(self.settings.output_dir) is not None
 
     def _choose_seed(self) -> int:
         if self.settings.seed is not None:
@@ -141,21 +154,31 @@ class Run:
     def base_fingerprint(self) -> Optional[str]:
         """A hash of the BERT that this run began with; None where that was random."""
         if self._earlier:
-            return self._earlier.get("facts", {}).get("base")
+            return self.noted_facts().get("base")
         if not self._init:
             return None
-        # What is evaluated in a new folder may come from a run that has noted its base.
-        noted = read_earlier(checkpoints.run_folder(self._init.prefix)).get("facts", {}).get("base")
-        return noted or checkpoints.fingerprint(self._init.prefix, checkpoints.base_names(self.shapes))
+        return checkpoints.fingerprint(self._init.prefix, checkpoints.base_names(self.shapes))
+
+    def noted_facts(self) -> Dict[str, Any]:
+        """What the training of these weights noted about itself: labels, fingerprints of base and data."""
+        return self._earlier.get("facts", {})
+
+    def training_settings(self) -> Dict[str, Any]:
+        """All settings; where the training was an earlier command, with the values that it had."""
+        values = dataclasses.asdict(self.settings)
+        if self.settings.do_train:
+            return values
+        trained_with = [f.name for f in dataclasses.fields(self.settings) if f.metadata["scope"] == TRAINING]
+        values.update({name: self._earlier[name] for name in trained_with if name in self._earlier})
+        return values
 
     def claim_output_dir(self) -> None:
         """Makes the output folder and, before training, records whose run it holds."""
         files.make_folder(self.settings.output_dir)
         if self.settings.do_train:
             values = dict(self.settings.identity((MODEL, TRAINING)), seed=self.seed)
-            values["facts"] = dict(self._facts, base=self.base_fingerprint())
-            text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-            files.write_text(os.path.join(self.settings.output_dir, SETTINGS_FILE), text)
+            values["facts"] = dict(self.noted_facts(), **self._facts, base=self.base_fingerprint())
+            files.write_json(os.path.join(self.settings.output_dir, SETTINGS_FILE), dict(sorted(values.items())))
             self._earlier = values
 
     def _make_schedule(self) -> Schedule:
@@ -181,8 +204,10 @@ class Run:
             tf.logging.info(line)
         start = self._init.step if self._continues() else 0
         history = History(settings.output_dir)
-        history.forget_after(start)
-        evaluator = self._make_evaluator(dev, history) if dev else None
+        evaluator = self._make_evaluator(dev, history, start) if dev else None
+        if evaluator:
+            # Killed between a checkpoint and its scores.
+            self._evaluate_newest(evaluator, dev, start)
         if evaluator and evaluator.is_over:
             tf.logging.info("Training stopped early at step %d before; nothing is left to do.", start)
             return
@@ -199,13 +224,20 @@ class Run:
             self._train_to(total, record_file, history, dev, evaluator)
         history.write()
 
-    def _make_evaluator(self, dev: DevSet, history: History) -> Evaluator:
+    def _make_evaluator(self, dev: DevSet, history: History, start: int) -> Evaluator:
         settings, total = self.settings, self._schedule.num_train_steps
         if settings.eval_every_steps:
             due = evaluation.multiples(settings.eval_every_steps, total)
         else:
             due = evaluation.epoch_ends(self._num_train_examples, settings.train_batch_size, total)
-        return Evaluator(settings.output_dir, history, dev.score, due, settings.early_stopping_patience)
+        return Evaluator(settings.output_dir, history, start, dev.score, due, settings.early_stopping_patience)
+
+    def _evaluate_newest(self, evaluator: Evaluator, dev: DevSet, step: int) -> None:
+        """Scores the newest checkpoint, which is of this step, if that is due."""
+        if evaluator.is_due(step):
+            latest = checkpoints.find_latest(self.settings.output_dir)
+            rows = list(self._predict(dev.record_file, self.settings.eval_batch_size, latest))
+            evaluator.evaluate(step, rows, functools.partial(checkpoints.copy, latest))
 
     def _train_to(
         self,
@@ -248,10 +280,12 @@ class Run:
             if isinstance(error, tf.errors.InvalidArgumentError) and optimization.NOT_FINITE not in str(error):
                 raise
             failed = f" at step {watching[-1].step + 1}" if watching else ""
+            kept = [f"the last checkpoint is {tf.train.latest_checkpoint(settings.output_dir)}"]
+            if self._has_best():
+                kept.append(f"the best is {checkpoints.find_best(settings.output_dir)}")
             raise errors.UserError(
                 f"The loss became NaN or infinite{failed}: lower --learning_rate (it is {settings.learning_rate}) and "
-                "use another --output_dir. The last good checkpoint is "
-                f"{tf.train.latest_checkpoint(settings.output_dir)}."
+                "use another --output_dir. The weights of before are good: {}.".format(", ".join(kept))
             ) from None
         except tf.errors.ResourceExhaustedError as error:
             if "No space left" in str(error):
@@ -260,6 +294,9 @@ class Run:
                 f"Out of memory: lower --train_batch_size (it is {settings.train_batch_size}) or --max_seq_length "
                 f"(it is {settings.max_seq_length})."
             ) from None
+        finally:
+            for hook in watching:
+                hook.close()
 
     def _train_in_pieces(
         self, record_file: str, history: History, dev: Optional[DevSet], evaluator: Optional[Evaluator]
@@ -267,14 +304,13 @@ class Run:
         """Trains with stops for evaluation: a TPU's graph has no room for a second model."""
         total = self._schedule.num_train_steps
         for step in sorted(evaluator.due_steps if evaluator else [total]):
-            if step > self._latest_step():
-                self._train_to(step, record_file, history)
-            if evaluator and evaluator.is_due(step):
-                latest = tf.train.latest_checkpoint(self.settings.output_dir)
-                rows = list(self._predict(dev.record_file, self.settings.eval_batch_size, latest))
-                evaluator.evaluate(step, rows, functools.partial(checkpoints.copy, latest))
-            if evaluator and evaluator.is_over:
-                return
+            if step <= self._latest_step():
+                continue
+            self._train_to(step, record_file, history)
+            if evaluator:
+                self._evaluate_newest(evaluator, dev, step)
+                if evaluator.is_over:
+                    return
 
     def predict(self, record_file: str, batch_size: int) -> Iterator[Dict[str, np.ndarray]]:
         """Yields the head's predictions for every record in the file's order, fillers left out."""
@@ -351,6 +387,19 @@ def read_earlier(folder: str) -> Dict[str, Any]:
     """What a run noted in its output folder when it began; empty where there is no run."""
     path = os.path.join(folder, SETTINGS_FILE)
     return files.read_json(path) if tf.gfile.Exists(path) else {}
+
+
+def find_earlier(settings: Settings) -> Dict[str, Any]:
+    """What is noted about the run that is continued or evaluated; empty where there is none.
+
+    A folder whose run has not come to a checkpoint holds nothing that could be continued. What is evaluated in a new
+    folder comes from the run that `init_checkpoint` belongs to.
+    """
+    if checkpoints.find_latest(settings.output_dir) or checkpoints.find_best(settings.output_dir):
+        return read_earlier(settings.output_dir)
+    if settings.do_train or not settings.init_checkpoint:
+        return {}
+    return read_earlier(checkpoints.run_folder(checkpoints.find_prefix(settings.init_checkpoint)))
 
 
 def load_tokenizer(settings: Settings, config: modeling.BertConfig) -> Any:

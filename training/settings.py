@@ -127,16 +127,19 @@ class Settings:
     )
     feature_cache_dir: Optional[str] = setting(
         None,
-        "Folder for tokenised features, which runs share; by default 'features' beside the output folder. Its files "
-        "may be deleted at any time.",
+        "Folder for tokenised features, which runs share; by default 'features' beside the output folder, or in it "
+        "where that is not possible. May be deleted while no run is using it.",
     )
 
     @property
-    def feature_folder(self) -> str:
-        """Where features are kept."""
+    def feature_folders(self) -> Tuple[str, ...]:
+        """Where features may be kept, the folder to try first coming first."""
         if self.feature_cache_dir:
-            return self.feature_cache_dir
-        return os.path.join(os.path.dirname(self.output_dir.rstrip("/")), "features")
+            return (self.feature_cache_dir,)
+        inside = os.path.join(self.output_dir, "features")
+        above = os.path.dirname(self.output_dir.rstrip("/"))
+        # Nothing lies above a bucket.
+        return (inside,) if above.endswith((":", ":/")) else (os.path.join(above, "features"), inside)
 
     @property
     def evaluates_in_training(self) -> bool:
@@ -189,11 +192,12 @@ class Settings:
         ):
             if getattr(self, name) is not None:
                 self._check_range(name, least, most)
-        if self.early_stopping_patience and self.do_train and not self.evaluates_in_training:
-            raise errors.UserError(
-                "--early_stopping_patience needs scores along the training: add --do_eval=true, and leave "
-                f"--eval_every_steps out or above 0 (it is {self.eval_every_steps})."
-            )
+        for name in ("early_stopping_patience", "eval_every_steps"):
+            if getattr(self, name) and self.do_train and not self.evaluates_in_training:
+                raise errors.UserError(
+                    f"--{name} needs scores along the training: add --do_eval=true, and leave --eval_every_steps out "
+                    f"or above 0 (it is {self.eval_every_steps})."
+                )
         if self.use_tpu:
             self._check_tpu()
 
