@@ -52,7 +52,8 @@ from training import settings as settings_lib
 from training.evaluation import Scorer, Scores, score_rows
 from training.heads import ClassificationHead, Head, RegressionHead
 from training.model_fn import Schedule, build_model_fn
-from training.run import DevSet, Run, find_earlier
+from training.record import find_noted
+from training.run import DevSet, Run
 from training.settings import MODEL, TRAINING, setting
 
 FLAGS = flags.FLAGS
@@ -221,7 +222,7 @@ def read_data(settings: ClassifierSettings) -> Data:
         if settings.do_eval and own_data.splits_off_dev:
             # Also where nothing is trained: the rest must be what was trained on, or trained rows would be scored.
             wanted.append("train")
-        labels = find_earlier(settings).get("facts", {}).get("labels")
+        labels = find_noted(settings).get("facts", {}).get("labels")
         task, splits = own.read(settings.task_name, own_data, wanted, labels)
         check_names(settings, task)
     elif settings.data_dir:

@@ -41,9 +41,9 @@ Time after the install: $((SECONDS - installed)) s
 
   base          $base
   data          $data
-  checkpoints   $run
-  scores        $run/eval_results.txt
-  predictions   $run/test_results.tsv   (test split: probability of class 0, of class 1)
+  checkpoints   $run   (best/: the weights with the best dev score)
+  scores        $run/eval_results.txt, results.json
+  predictions   $run/test_results.tsv   (test split: probability of class 0, of class 1), CoLA.tsv (labels)
 
 Try next: the same with LayerNorms and head only, 0.05 % of the parameters.
   $python ${command[*]} \\

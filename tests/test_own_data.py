@@ -145,6 +145,7 @@ def zipped() -> bytes:
         (gzip.compress(ROWS.encode()), "compressed with gzip", "decompress"),
         (b"%PDF-1.4 and so on", "a PDF document", "CSV"),
     ],
+    ids=["xlsx", "xls", "gzip", "pdf"],  # not the bytes: an archive holds the time, and names of tests must not change
 )
 def test_a_file_that_is_no_text_is_recognised(tmp_path, content, kind, remedy):
     message = message_of(read_table, write(tmp_path, "a.csv", content), ["text"])

@@ -65,10 +65,10 @@ def describe(run: Run, task_name: str, scores: Scores, majority: Mapping[str, fl
             "trained": parameters.count(run.shapes, run.trained),
         },
         "training": training_summary(run),
-        "fingerprints": {"base": run.base_fingerprint(), "train_data": run.noted_facts().get("train_data")},
+        "fingerprints": {"base": run.base_fingerprint(), "train_data": run.record.facts.get("train_data")},
         "data": dict(data),
         "versions": versions(),
-        "settings": run.training_settings(),
+        "settings": run.record.training_settings(),
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import random
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import numpy as np
@@ -20,9 +19,8 @@ from training import checkpoints, compat, evaluation, files, hooks, parameters
 from training.evaluation import Evaluator, History
 from training.heads import Head
 from training.model_fn import Schedule, TrainingTensors, build_model_fn
-from training.settings import MODEL, TRAINING, Settings
-
-SETTINGS_FILE = "settings.json"
+from training.record import RunRecord
+from training.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +62,8 @@ class Run:
         self.config = modeling.BertConfig.from_json_file(settings.bert_config_file)
         self.tokenizer = load_tokenizer(settings, self.config)
         modeling.check_sequence_length(settings.max_seq_length, self.config)
-        self._facts = dict(facts or {})
-        self._earlier = find_earlier(settings)
-        self._check_earlier()
-        self.seed = self._choose_seed()
+        self.record = RunRecord(settings, facts or {})
+        self.seed = self.record.seed
         self.shapes = parameters.model_shapes(self.config, head, settings.adapter)
         self.trained = optimization.trainable_names(
             list(self.shapes), settings.tuning_mode, self.config.num_hidden_layers, settings.tune_top_layers
@@ -78,51 +74,6 @@ class Run:
         self._cluster = None
         if settings.use_tpu and settings.tpu_name:
             self._cluster = compat.tpu_cluster(settings.tpu_name, settings.tpu_zone, settings.gcp_project)
-
-    def _check_earlier(self) -> None:
-        """Compares with the run that the output folder holds, if any."""
-        if not self._earlier:
-            return
-        now = self.settings.identity((MODEL, TRAINING) if self.settings.do_train else (MODEL,))
-        if self.settings.seed is None:
-            now.pop("seed", None)
-        # A setting that an older version did not know had its default then.
-        unset = {field.name: field.default for field in dataclasses.fields(self.settings)}
-        differing = [
-            f"--{name} was {self._earlier.get(name, unset[name])}, is {value}"
-            for name, value in now.items()
-            if self._earlier.get(name, unset[name]) != value
-        ]
-        noted = self.noted_facts()
-        differing += [
-            f"{name} was {noted[name]}, is {value}"
-            for name, value in self._facts.items()
-            if noted.get(name, value) != value
-        ]
-        if differing:
-            raise errors.UserError(
-                "The {} holds a run with other settings: {}. Use another --output_dir, or the same settings.".format(
-                    self._place_of_earlier(), "; ".join(differing)
-                )
-            )
-        if self.settings.do_train and not self.settings.evaluates_in_training and self._has_best():
-            raise errors.UserError(
-                f"The run in {self.settings.output_dir} is scored along its training; without scores its best weights "
-                "would be out of date. Add --do_eval=true, or use another --output_dir."
-            )
-
-    def _place_of_earlier(self) -> str:
-        if read_earlier(self.settings.output_dir):
-            return f"output folder {self.settings.output_dir}"
-        return f"folder of --init_checkpoint={self.settings.init_checkpoint}"
-
-    def _has_best(self) -> bool:
-        return checkpoints.find_best(self.settings.output_dir) is not None
-
-    def _choose_seed(self) -> int:
-        if self.settings.seed is not None:
-            return self.settings.seed
-        return self._earlier.get("seed", random.SystemRandom().randrange(2**31))
 
     def _find_initial_values(self) -> Optional[checkpoints.Source]:
         settings = self.settings
@@ -153,33 +104,15 @@ class Run:
 
     def base_fingerprint(self) -> Optional[str]:
         """A hash of the BERT that this run began with; None where that was random."""
-        if self._earlier:
-            return self.noted_facts().get("base")
-        if not self._init:
-            return None
-        return checkpoints.fingerprint(self._init.prefix, checkpoints.base_names(self.shapes))
-
-    def noted_facts(self) -> Dict[str, Any]:
-        """What the training of these weights noted about itself: labels, fingerprints of base and data."""
-        return self._earlier.get("facts", {})
-
-    def training_settings(self) -> Dict[str, Any]:
-        """All settings; where the training was an earlier command, with the values that it had."""
-        values = dataclasses.asdict(self.settings)
-        if self.settings.do_train:
-            return values
-        trained_with = [f.name for f in dataclasses.fields(self.settings) if f.metadata["scope"] == TRAINING]
-        values.update({name: self._earlier[name] for name in trained_with if name in self._earlier})
-        return values
+        if self.record.is_known or "base" in self.record.facts:
+            return self.record.facts.get("base")
+        return self._init and checkpoints.fingerprint(self._init.prefix, checkpoints.base_names(self.shapes))
 
     def claim_output_dir(self) -> None:
         """Makes the output folder and, before training, records whose run it holds."""
         files.make_folder(self.settings.output_dir)
         if self.settings.do_train:
-            values = dict(self.settings.identity((MODEL, TRAINING)), seed=self.seed)
-            values["facts"] = dict(self.noted_facts(), **self._facts, base=self.base_fingerprint())
-            files.write_json(os.path.join(self.settings.output_dir, SETTINGS_FILE), dict(sorted(values.items())))
-            self._earlier = values
+            self.record.write(base=self.base_fingerprint())
 
     def _make_schedule(self) -> Schedule:
         """Steps and learning rate for the training split."""
@@ -281,8 +214,9 @@ class Run:
                 raise
             failed = f" at step {watching[-1].step + 1}" if watching else ""
             kept = [f"the last checkpoint is {tf.train.latest_checkpoint(settings.output_dir)}"]
-            if self._has_best():
-                kept.append(f"the best is {checkpoints.find_best(settings.output_dir)}")
+            best = checkpoints.find_best(settings.output_dir)
+            if best:
+                kept.append(f"the best is {best}")
             raise errors.UserError(
                 f"The loss became NaN or infinite{failed}: lower --learning_rate (it is {settings.learning_rate}) and "
                 "use another --output_dir. The weights of before are good: {}.".format(", ".join(kept))
@@ -381,25 +315,6 @@ class Run:
         steps = self._schedule.num_train_steps if self._schedule else 0
         summary_steps = max(1, min(100, steps // 50))
         return make_estimator(model_fn, settings, self.seed, self._cluster, predict_batch_size, summary_steps)
-
-
-def read_earlier(folder: str) -> Dict[str, Any]:
-    """What a run noted in its output folder when it began; empty where there is no run."""
-    path = os.path.join(folder, SETTINGS_FILE)
-    return files.read_json(path) if tf.gfile.Exists(path) else {}
-
-
-def find_earlier(settings: Settings) -> Dict[str, Any]:
-    """What is noted about the run that is continued or evaluated; empty where there is none.
-
-    A folder whose run has not come to a checkpoint holds nothing that could be continued. What is evaluated in a new
-    folder comes from the run that `init_checkpoint` belongs to.
-    """
-    if checkpoints.find_latest(settings.output_dir) or checkpoints.find_best(settings.output_dir):
-        return read_earlier(settings.output_dir)
-    if settings.do_train or not settings.init_checkpoint:
-        return {}
-    return read_earlier(checkpoints.run_folder(checkpoints.find_prefix(settings.init_checkpoint)))
 
 
 def load_tokenizer(settings: Settings, config: modeling.BertConfig) -> Any:

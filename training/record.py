@@ -1,0 +1,121 @@
+"""Whose run an output folder holds: its settings, and facts such as labels and fingerprints of the data."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from typing import Any, Dict, List, Mapping
+
+import tensorflow.compat.v1 as tf
+
+import errors
+from training import checkpoints, files
+from training.settings import MODEL, TRAINING, Settings
+
+SETTINGS_FILE = "settings.json"
+
+
+class RunRecord:
+    """What was noted when a run began, compared with what is asked for now.
+
+    Attributes:
+      seed: of the run; drawn where neither the settings nor the record have one.
+      facts: what is known about the training besides its settings.
+    """
+
+    def __init__(self, settings: Settings, facts: Mapping[str, Any]) -> None:
+        """Finds what was noted, and checks that it agrees.
+
+        Args:
+          settings: of the command.
+          facts: what else makes the run what it is, as the command finds it.
+
+        Raises:
+          errors.UserError: the folder holds another run.
+        """
+        self._settings = settings
+        self._noted = find_noted(settings)
+        self._check(facts)
+        self.facts: Dict[str, Any] = dict(self._noted.get("facts", {}), **facts)
+        drawn = random.SystemRandom().randrange(2**31)
+        self.seed = self._noted.get("seed", drawn) if settings.seed is None else settings.seed
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a record of the run that is continued or evaluated."""
+        return bool(self._noted)
+
+    def _check(self, facts: Mapping[str, Any]) -> None:
+        if not self.is_known:
+            return
+        settings = self._settings
+        differing = self._differing_settings() + self._differing_facts(facts)
+        if differing:
+            place = f"output folder {settings.output_dir}"
+            if not _holds_checkpoint(settings.output_dir):
+                place = f"folder of --init_checkpoint={settings.init_checkpoint}"
+            raise errors.UserError(
+                "The {} holds a run with other settings: {}. Use another --output_dir, or the same settings.".format(
+                    place, "; ".join(differing)
+                )
+            )
+        if settings.do_train and not settings.evaluates_in_training and checkpoints.find_best(settings.output_dir):
+            raise errors.UserError(
+                f"The run in {settings.output_dir} is scored along its training; without scores its best weights would "
+                "be out of date. Add --do_eval=true, or use another --output_dir."
+            )
+
+    def _differing_settings(self) -> List[str]:
+        now = self._settings.identity((MODEL, TRAINING) if self._settings.do_train else (MODEL,))
+        if self._settings.seed is None:
+            now.pop("seed", None)
+        # A setting that an older version did not know had its default then.
+        unset = {field.name: field.default for field in dataclasses.fields(self._settings)}
+        return [
+            f"--{name} was {self._noted.get(name, unset[name])}, is {value}"
+            for name, value in now.items()
+            if self._noted.get(name, unset[name]) != value
+        ]
+
+    def _differing_facts(self, facts: Mapping[str, Any]) -> List[str]:
+        noted = self._noted.get("facts", {})
+        return [
+            f"{name} was {noted[name]}, is {value}" for name, value in facts.items() if noted.get(name, value) != value
+        ]
+
+    def training_settings(self) -> Dict[str, Any]:
+        """All settings; where the training was an earlier command, with the values that it had."""
+        values = dataclasses.asdict(self._settings)
+        if not self._settings.do_train:
+            trained_with = [f.name for f in dataclasses.fields(self._settings) if f.metadata["scope"] == TRAINING]
+            values.update({name: self._noted[name] for name in trained_with if name in self._noted})
+        return values
+
+    def write(self, **facts: Any) -> None:
+        """Notes the run in its output folder, with further facts."""
+        self.facts.update(facts)
+        values = dict(self._settings.identity((MODEL, TRAINING)), seed=self.seed, facts=self.facts)
+        files.write_json(os.path.join(self._settings.output_dir, SETTINGS_FILE), dict(sorted(values.items())))
+
+
+def _holds_checkpoint(folder: str) -> bool:
+    return bool(checkpoints.find_latest(folder) or checkpoints.find_best(folder))
+
+
+def find_noted(settings: Settings) -> Dict[str, Any]:
+    """What is noted about the run that is continued or evaluated; empty where there is none.
+
+    A folder whose run has not come to a checkpoint holds nothing that could be continued. What is evaluated in a new
+    folder comes from the run that `init_checkpoint` belongs to.
+    """
+    if _holds_checkpoint(settings.output_dir):
+        return _read(settings.output_dir)
+    if settings.do_train or not settings.init_checkpoint:
+        return {}
+    return _read(checkpoints.run_folder(checkpoints.find_prefix(settings.init_checkpoint)))
+
+
+def _read(folder: str) -> Dict[str, Any]:
+    path = os.path.join(folder, SETTINGS_FILE)
+    return files.read_json(path) if tf.gfile.Exists(path) else {}
