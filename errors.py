@@ -12,9 +12,16 @@ import os
 import sys
 from typing import Callable, Iterable
 
+# The exit code of a program that was stopped by Ctrl-C.
+INTERRUPTED = 130
+
 
 class UserError(ValueError):
     """A mistake in the input. Its text says what was found, where, what was expected and what to do."""
+
+
+class StoppedError(Exception):
+    """The user has stopped the work. Its text says what was kept and how to go on."""
 
 
 def unknown(kind: str, name: object, available: Iterable[str]) -> UserError:
@@ -41,7 +48,7 @@ def reason(error: BaseException) -> str:
 
 
 def exits_on_user_error(main: Callable[..., None]) -> Callable[..., None]:
-    """Wraps an entry point's `main`: a `UserError` becomes one line on stderr and exit code 1."""
+    """Wraps an entry point's `main`: a `UserError` becomes one line on stderr and exit code 1, a stop 130."""
 
     @functools.wraps(main)
     def wrapped(*args: object) -> None:
@@ -49,5 +56,11 @@ def exits_on_user_error(main: Callable[..., None]) -> Callable[..., None]:
             main(*args)
         except UserError as error:
             sys.exit(f"{os.path.basename(sys.argv[0])}: error: {error}")
+        except StoppedError as stop:
+            print(f"{os.path.basename(sys.argv[0])}: {stop}", file=sys.stderr)
+            sys.exit(INTERRUPTED)
+        except KeyboardInterrupt:
+            print(f"{os.path.basename(sys.argv[0])}: interrupted.", file=sys.stderr)
+            sys.exit(INTERRUPTED)
 
     return wrapped

@@ -64,7 +64,9 @@ TEST_RESULTS = "test_results.tsv"
 class ClassifierSettings(settings_lib.Settings):
     """The settings of this entry point."""
 
-    predict_header: bool = setting(False, "Start test_results.tsv with a line of label names; old readers expect none.")
+    predict_header: bool = setting(
+        False, "Start test_results.tsv with a line of label names; old readers expect none. Own data always has one."
+    )
     primary_metric: Optional[str] = setting(
         None,
         "Metric that decides which weights are best: {}. The task's own if not given.".format(
@@ -219,12 +221,13 @@ def read_data(settings: ClassifierSettings) -> Data:
     wanted = [name for name, is_asked in asked.items() if is_asked]
     if settings.has_own_data:
         own_data = settings.own_data
-        if settings.do_eval and own_data.splits_off_dev:
+        if settings.do_eval and settings.train_file and own_data.splits_off_dev:
             # Also where nothing is trained: the rest must be what was trained on, or trained rows would be scored.
             wanted.append("train")
         labels = find_noted(settings).get("facts", {}).get("labels")
         task, splits = own.read(settings.task_name, own_data, wanted, labels)
         check_names(settings, task)
+        warn_of_overlap(splits)
     elif settings.data_dir:
         try:
             task = tasks.get(settings.task_name)
@@ -255,6 +258,14 @@ def check_names(settings: ClassifierSettings, task: tasks.Task) -> None:
         raise errors.UserError(
             f"The predictions of --task_name={task.name} would overwrite {words}; choose another name."
         )
+
+
+def warn_of_overlap(splits: Mapping[str, Sequence[InputExample]]) -> None:
+    """Says where texts that are scored are trained on too."""
+    trained = {(example.text_a, example.text_b) for example in splits.get("train", ())}
+    both = sum((example.text_a, example.text_b) in trained for example in splits.get("dev", ()))
+    if both:
+        tf.logging.warning("%d of %d dev texts are trained on too: the scores flatter.", both, len(splits["dev"]))
 
 
 def make_head(settings: ClassifierSettings, data: Data) -> Head:
@@ -317,11 +328,10 @@ def evaluate(run: Run, data: Data) -> Scores:
     for line in text.splitlines():
         tf.logging.info("  %s", line)
     if scores.collapsed:
-        tf.logging.warning(
-            "***** Collapsed: all %d predictions are the same. The run has learnt nothing: try a lower "
-            "--learning_rate, smaller batches or more epochs. *****",
-            len(rows),
-        )
+        advice = "The run has learnt nothing: try a lower --learning_rate, smaller batches or more epochs."
+        if not run.step():
+            advice = "The weights are untrained: add --do_train=true, or name the --output_dir of a training."
+        tf.logging.warning("***** Collapsed: all %d predictions are the same. %s *****", len(rows), advice)
     sizes = {
         name: {"examples": len(split), "fingerprint": cache.fingerprint(split)} for name, split in data.splits.items()
     }
@@ -338,7 +348,7 @@ def predict(run: Run, data: Data) -> None:
     task, batch_size = data.task, run.settings.predict_batch_size
     rows = list(run.predict(features_of(run, data, "test", batch_size), batch_size))
     lines = ["\t".join(map(str, row["logits" if task.is_regression else "probabilities"])) for row in rows]
-    if run.settings.predict_header:
+    if run.settings.predict_header or run.settings.has_own_data:
         lines.insert(0, "\t".join(task.labels or ["prediction"]))
     path = os.path.join(run.settings.output_dir, TEST_RESULTS)
     files.write_text(path, "\n".join(lines) + "\n")
@@ -363,11 +373,19 @@ def run_task(settings: ClassifierSettings) -> None:
         evaluate(run, data)
     if settings.do_predict:
         predict(run, data)
+    if settings.do_train or settings.do_eval:
+        tf.logging.info(
+            "***** Done: weights %s, results in %s *****", run.checkpoint() or "as given", settings.output_dir
+        )
 
 
 @errors.exits_on_user_error
-def main(_: Sequence[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     """Flags -> settings -> run."""
+    # `--do_train true` is read as a flag and a word of its own; the original scripts let that pass.
+    surplus = [word for word in argv[1:] if word.lower() != "true"]
+    if surplus:
+        raise errors.UserError(f"Unexpected argument '{surplus[0]}': flags are given as --name=value.")
     settings = settings_lib.from_flags(ClassifierSettings, FLAGS)
     logs.show_progress(all_lines=settings.use_tpu)
     run_task(settings)

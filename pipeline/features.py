@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 import tokenization
 from tasks.table import InputExample
 
-LOGGED_EXAMPLES = 5
+LOGGED_EXAMPLES = 1
 
 
 class PaddingInputExample:

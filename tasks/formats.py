@@ -139,7 +139,7 @@ class Table:
         if value is _ABSENT and self.kind != "keys":
             raise errors.UserError(
                 f"{self.place(row)}: found {_count(len(row.cells), 'cell')} ({self.layout}), expected "
-                f"{len(self.columns)}: the cell of column '{column}' is missing."
+                f"{len(self.columns)}: the cell of column '{column}' is missing.{self._quoting_hint(row)}"
             )
         if value is _ABSENT:
             keys = ", ".join(name for name, cell in zip(self.columns, row.cells) if cell is not _ABSENT) or "none"
@@ -152,6 +152,11 @@ class Table:
                 f"{json.dumps(value)[:60]}."
             )
         return cell_text(value)
+
+    def _quoting_hint(self, row: Row) -> str:
+        if "tab" in self.layout and any(str(cell).startswith('"') for cell in row.cells):
+            return " If quotes enclose cells in this file, and line ends in them, give --quoting=true."
+        return ""
 
     def filled(self, position: int) -> List[str]:
         """The cells of a column that hold anything but blanks; rows without a usable cell are passed over."""

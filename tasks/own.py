@@ -235,7 +235,24 @@ def _read_training_file(data: OwnData) -> Tuple[List[_LabelledRow], Tuple[str, .
                 )
         return rows, tuple(data.labels)
     _check_labels(source, counts, data)
+    _warn_of_spellings(counts, data.train_file)
     return rows, _sorted_labels(counts)
+
+
+def _warn_of_spellings(counts: Mapping[str, int], path: str) -> None:
+    """Labels that differ in case only are most likely one."""
+    by_folded = collections.defaultdict(list)
+    for label in counts:
+        by_folded[label.casefold()].append(label)
+    for labels in by_folded.values():
+        if len(labels) > 1:
+            tf.logging.warning(
+                "%s: the labels %s differ in case only and are classes of their own; --label_map=%s=%s makes them one.",
+                path,
+                _names(labels),
+                labels[1],
+                labels[0],
+            )
 
 
 def _read_dev_file(data: OwnData, labels: Tuple[str, ...]) -> List[_LabelledRow]:

@@ -18,7 +18,7 @@ from conftest import ROOT, SHARED, TINY, base_flags, read_results, tiny_config, 
 import errors
 import modeling
 from adapter_layers import AdapterConfig
-from run_classifier import ClassifierSettings, run_task
+from run_classifier import ClassifierSettings, read_data, run_task
 from training import settings as settings_lib
 
 STSB_HEADER = ["index", "genre", "filename", "year", "old_index", "source1", "source2"] + [
@@ -151,7 +151,9 @@ class TestOwnData:
         assert set(results["metrics"]) == {"accuracy", "macro_f1", "matthews"}
         assert results["data"]["train"]["examples"] + results["data"]["dev"]["examples"] == 48
         assert read_json(reviews["output_dir"], "settings.json")["facts"]["labels"] == ["bad", "good", "so-so"]
-        probabilities = np.loadtxt(os.path.join(reviews["output_dir"], "test_results.tsv"))
+        with open(os.path.join(reviews["output_dir"], "test_results.tsv")) as file:
+            assert file.readline() == "bad\tgood\tso-so\n"
+            probabilities = np.loadtxt(file)
         words = [["bad", "good", "so-so"][index] for index in probabilities.argmax(axis=1)]
         assert probabilities.shape == (2, 3)
         with open(os.path.join(reviews["output_dir"], "Reviews.tsv")) as file:
@@ -220,6 +222,23 @@ class TestOwnData:
             losses.append(read_results(folder)["eval_loss"])
         assert len(set(losses)) == 3
 
+    def test_an_untrained_head_is_not_asked_for_predictions(self, reviews):
+        message = refusal(reviews, do_predict=True, test_file=reviews["train_file"])
+        assert "holds no trained head" in message
+
+    def test_texts_on_both_sides_and_labels_that_differ_in_case_are_told(self, reviews, tmp_path, monkeypatch):
+        warnings = []
+        monkeypatch.setattr(tf.logging, "warning", lambda message, *values: warnings.append(message % values))
+        path = tmp_path / "case.csv"
+        rows = [f"the cat {index},{'Good' if index % 3 else 'good'}\n" for index in range(30)]
+        path.write_text("review,verdict\n" + "".join(rows))
+        settings = ClassifierSettings(
+            **dict(reviews, train_file=str(path), dev_file=str(path), do_train=True, do_eval=True)
+        )
+        read_data(settings)
+        assert any("Good" in line and "differ in case only" in line and "--label_map" in line for line in warnings)
+        assert "30 of 30 dev texts are trained on too: the scores flatter." in warnings
+
     def test_numbers_can_be_learnt_from_own_data(self, reviews, tmp_path):
         path = tmp_path / "stars.tsv"
         rows = [f"the cat {'is' if index % 2 else 'are'} big {index}\t{index % 2 * 3 - 1}.5" for index in range(40)]
@@ -242,6 +261,8 @@ class TestOwnData:
             ({"task_name": "test_results"}, "would overwrite"),
             ({"data_dir": "glue"}, "--data_dir=glue is the folder of a known task"),
             ({"eval_every_steps": 5, "do_eval": False}, "--eval_every_steps needs scores"),
+            ({"init_checkpoint": None}, "--tuning_mode=adapter keeps BERT as it is, and without --init_checkpoint"),
+            ({"train_file": None, "test_file": "x.csv", "do_train": False}, "Evaluation needs --dev_file, or"),
         ],
     )
     def test_mistakes_are_told_before_anything_is_written(self, reviews, changes, expected):
@@ -293,4 +314,4 @@ def test_the_documented_commands_train_on_the_real_files(command, tmp_path):
     given.update(output_dir=str(tmp_path / "out"), num_train_epochs=0.01, max_seq_length=16, eval_batch_size=64)
     run(given)
     assert tf.train.latest_checkpoint(given["output_dir"])
-    assert read_json(given["output_dir"])["training"]["steps"] > 0
+    assert read_json(given["output_dir"])["training"]["steps_computed"] > 0

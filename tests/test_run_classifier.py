@@ -57,6 +57,16 @@ def refusal(given, **changes) -> str:
 
 
 class TestFlags:
+    def test_words_that_belong_to_no_flag_are_refused_except_a_true(self, monkeypatch):
+        def reached(*_):
+            raise errors.UserError("the words are accepted")
+
+        monkeypatch.setattr(settings_lib, "from_flags", reached)
+        for words, refused in (([], False), (["true"], False), (["false"], True), (["true", "extra"], True)):
+            with pytest.raises(SystemExit) as caught:
+                run_classifier.main(["run_classifier.py"] + words)
+            assert ("Unexpected argument" in str(caught.value)) == refused
+
     def test_all_flags_of_the_original_have_their_name_and_default(self):
         values = absl_flags.FlagValues()
         settings_lib.define_flags(ClassifierSettings, values)

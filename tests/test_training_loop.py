@@ -9,7 +9,9 @@ import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -308,6 +310,33 @@ class TestEarlyStopping:
         evaluator.evaluate(step, [Scores({"accuracy": value}, loss, False)], lambda prefix: None)
 
 
+class TestInterrupted:
+    def test_ctrl_c_saves_says_so_and_the_same_command_continues(self, given):
+        long = dict(given, num_train_epochs=200.0, save_checkpoints_steps=20)
+        process = subprocess.Popen(command_line(long), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        deadline = time.time() + 120
+        while time.time() < deadline and process.poll() is None:
+            if os.path.exists(os.path.join(given["output_dir"], "model.ckpt-20.index")):
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=120)[0]
+        assert process.returncode == 130, output
+        assert "Traceback" not in output
+        last = output.strip().split("\n")[-1]
+        pattern = r"run_classifier.py: interrupted at step (\d+); the same command continues .*"
+        step = int(re.fullmatch(pattern, last).group(1))
+        assert step >= 20
+        assert checkpoints.read_step(tf.train.latest_checkpoint(given["output_dir"])) == step
+
+    def test_a_run_goes_on_from_its_last_scores(self, given):
+        """Scores leave a checkpoint: at the original's 1000 steps, small tasks would start again."""
+        run(given)
+        steps = [int(re.search(r"-(\d+)\.index", name).group(1)) for name in os.listdir(given["output_dir"])
+                 if name.endswith(".index")]  # fmt: skip
+        assert sorted(steps) == [0, 8, 16, 24]
+
+
 class TestNotFinite:
     def test_a_loss_that_runs_away_stops_the_run_and_the_last_checkpoint_is_good(self, given):
         with pytest.raises(errors.UserError) as caught:
@@ -357,7 +386,7 @@ class TestResults:
         assert results["settings"]["data_dir"] == cola_dir
         assert results["versions"]["tensorflow"] == tf.version.VERSION
         training = results["training"]
-        assert training["steps"] == 24
+        assert training["steps_computed"] == 24
         assert training["examples_per_second"] == pytest.approx(24 * 8 / training["seconds"], rel=1e-2)
         assert {name: split["examples"] for name, split in results["data"].items()} == {"train": 64, "dev": 24}
         assert results["fingerprints"]["base"].startswith("sha256:")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sys
 import time
@@ -15,6 +16,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from training import checkpoints, files
 from training.evaluation import Evaluator, History, Row
+from training.interrupts import StopRequest
 from training.model_fn import TrainingTensors
 
 # Fits into 80 columns with what is added behind it.
@@ -57,6 +59,7 @@ class ProgressHook(_StepHook):
         total_steps: int,
         batch_size: int,
         history: History,
+        stop: StopRequest,
         every_seconds: float = 10.0,
         on_terminal: Optional[bool] = None,
     ) -> None:
@@ -67,6 +70,7 @@ class ProgressHook(_StepHook):
           total_steps: steps of the whole run.
           batch_size: examples a step.
           history: is told the time that steps take.
+          stop: where it is set, the training ends; its last weights are saved then.
           every_seconds: the least time between two lines; the last step always has one.
           on_terminal: whether to show a bar; by default where the log goes to a terminal.
         """
@@ -74,6 +78,7 @@ class ProgressHook(_StepHook):
         self._total_steps = total_steps
         self._batch_size = batch_size
         self._history = history
+        self._stop = stop
         self._every_seconds = every_seconds
         self._on_terminal = sys.stderr.isatty() if on_terminal is None else on_terminal
         self._bar = None
@@ -105,7 +110,9 @@ class ProgressHook(_StepHook):
         self._history.add_step(seconds, self._batch_size)
         if self._bar is not None:
             self._bar.update()
-        is_last = self.step == self._total_steps
+        if self._stop.is_set:
+            run_context.request_stop()
+        is_last = self.step == self._total_steps or self._stop.is_set
         if self._seconds >= (1.0 if self._bar is not None else self._every_seconds) or is_last:
             self._show(rate)
 
@@ -139,17 +146,18 @@ class ProgressHook(_StepHook):
 class EvaluationHook(_StepHook):
     """Scores the dev set with the weights of the moment, in the session of the training."""
 
-    def __init__(self, tensors: TrainingTensors, evaluator: Evaluator, best: Optional[str]) -> None:
+    def __init__(self, tensors: TrainingTensors, evaluator: Evaluator, output_dir: str) -> None:
         """Takes the parts.
 
         Args:
           tensors: of the training, with a dev set.
           evaluator: says when, and what to do with the predictions.
-          best: prefix of the best checkpoint of an earlier part of the run; gives way to a better one.
+          output_dir: of the run.
         """
         self._tensors = tensors
         self._evaluator = evaluator
-        self._earlier_best = best
+        self._checkpoint_prefix = os.path.join(output_dir, "model.ckpt")
+        self._earlier_best = checkpoints.find_best(output_dir)
 
     def begin(self) -> None:
         """Makes the saver of the best weights: the model's variables, no optimizer slots."""
@@ -175,6 +183,10 @@ class EvaluationHook(_StepHook):
             self._saver.save(session, prefix, global_step=self.step, write_meta_graph=False)
 
         self._evaluator.evaluate(self.step, self._predict(session), save)
+        # A run that is killed goes on from its last scores. The saver is the estimator's: it keeps the newest five.
+        tf.get_collection(tf.GraphKeys.SAVERS)[0].save(
+            session, self._checkpoint_prefix, global_step=self.step, write_meta_graph=False
+        )
 
     def _predict(self, session: tf.Session) -> List[Row]:
         session.run(self._tensors.dev_start)

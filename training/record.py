@@ -86,7 +86,7 @@ class RunRecord:
 
     def training_settings(self) -> Dict[str, Any]:
         """All settings; where the training was an earlier command, with the values that it had."""
-        values = dataclasses.asdict(self._settings)
+        values = dict(dataclasses.asdict(self._settings), seed=self.seed)
         if not self._settings.do_train:
             trained_with = [f.name for f in dataclasses.fields(self._settings) if f.metadata["scope"] == TRAINING]
             values.update({name: self._noted[name] for name in trained_with if name in self._noted})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 from typing import Any, Dict, Mapping
@@ -35,7 +36,7 @@ def training_summary(run: Run) -> Dict[str, Any]:
     history = History(run.settings.output_dir)
     return {
         "seconds": history.seconds,
-        "steps": history.steps,
+        "steps_computed": history.steps,
         "examples_per_second": round(history.examples / history.seconds, 3) if history.seconds else None,
         "evaluations": history.evaluations,
     }
@@ -69,6 +70,7 @@ def describe(run: Run, task_name: str, scores: Scores, majority: Mapping[str, fl
         "data": dict(data),
         "versions": versions(),
         "settings": run.record.training_settings(),
+        "command": dataclasses.asdict(run.settings),
     }
 
 

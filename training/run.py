@@ -15,7 +15,7 @@ import modeling
 import optimization
 import tokenization
 from pipeline import records
-from training import checkpoints, compat, evaluation, files, hooks, parameters
+from training import checkpoints, compat, evaluation, files, hooks, interrupts, parameters
 from training.evaluation import Evaluator, History
 from training.heads import Head
 from training.model_fn import Schedule, TrainingTensors, build_model_fn
@@ -69,6 +69,7 @@ class Run:
             list(self.shapes), settings.tuning_mode, self.config.num_hidden_layers, settings.tune_top_layers
         )
         self._init = self._find_initial_values()
+        self._check_head_for_prediction()
         self._num_train_examples = num_train_examples
         self._schedule = self._make_schedule() if settings.do_train else None
         self._cluster = None
@@ -99,8 +100,23 @@ class Run:
                 f"There is nothing to evaluate: {self.settings.output_dir} holds no checkpoint, and no "
                 "--init_checkpoint is given."
             )
+        if settings.tuning_mode != "full":
+            raise errors.UserError(
+                f"--tuning_mode={settings.tuning_mode} keeps BERT as it is, and without --init_checkpoint it would be "
+                "random: give the checkpoint of a pre-trained BERT."
+            )
         tf.logging.warning("No --init_checkpoint: BERT itself starts from random weights.")
         return None
+
+    def _check_head_for_prediction(self) -> None:
+        """An untrained head can be scored, to compare with; nobody wants its predictions."""
+        settings = self.settings
+        predicts_only = settings.do_predict and not settings.do_train and not settings.do_eval
+        if predicts_only and any(optimization.HEAD.search(name) for name in self._init.fresh):
+            raise errors.UserError(
+                f"{self._init.prefix} holds no trained head, so there is nothing to predict with: give the "
+                "--output_dir or the --init_checkpoint of a training."
+            )
 
     def base_fingerprint(self) -> Optional[str]:
         """A hash of the BERT that this run began with; None where that was random."""
@@ -187,11 +203,10 @@ class Run:
 
         def make_hooks(tensors: TrainingTensors) -> List[tf.train.SessionRunHook]:
             total = self._schedule.num_train_steps
-            watching.append(hooks.ProgressHook(tensors, total, settings.train_batch_size, history))
-            if evaluator is None:
-                return list(watching)
+            progress = hooks.ProgressHook(tensors, total, settings.train_batch_size, history, stop)
+            watching.append(progress)
             # Behind the progress: what evaluation takes is not time of a step.
-            return watching + [hooks.EvaluationHook(tensors, evaluator, checkpoints.find_best(settings.output_dir))]
+            return [progress] + ([hooks.EvaluationHook(tensors, evaluator, settings.output_dir)] if evaluator else [])
 
         input_fn = records.file_based_input_fn_builder(
             record_file,
@@ -208,7 +223,8 @@ class Run:
             dev_data = lambda: dev_fn({"batch_size": settings.eval_batch_size})  # noqa: E731
         estimator = self._estimator(training_hooks=make_hooks, dev_data=dev_data)
         try:
-            estimator.train(input_fn=input_fn, max_steps=step)
+            with interrupts.deferred() as stop:
+                estimator.train(input_fn=input_fn, max_steps=step)
         except (tf.train.NanLossDuringTrainingError, tf.errors.InvalidArgumentError) as error:
             if isinstance(error, tf.errors.InvalidArgumentError) and optimization.NOT_FINITE not in str(error):
                 raise
@@ -231,6 +247,11 @@ class Run:
         finally:
             for hook in watching:
                 hook.close()
+        if stop.is_set:
+            history.write()
+            raise errors.StoppedError(
+                f"interrupted at step {self._latest_step()}; the same command continues from there."
+            )
 
     def _train_in_pieces(
         self, record_file: str, history: History, dev: Optional[DevSet], evaluator: Optional[Evaluator]
