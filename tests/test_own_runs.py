@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -206,21 +207,20 @@ class TestOwnData:
         with open(os.path.join(reviews["output_dir"], "Reviews.tsv")) as file:
             assert len(file.read().strip().split("\n")) == 1 + 3
 
-    def test_the_split_does_not_depend_on_the_run(self, reviews, tmp_path):
-        prints = []
-        for seed in (1, 2):
-            run(reviews, do_train=True, do_eval=True, seed=seed, output_dir=str(tmp_path / str(seed)),
-                num_train_epochs=0.3)  # fmt: skip
-            prints.append(read_json(str(tmp_path / str(seed)))["data"]["dev"]["fingerprint"])
-        assert prints[0] == prints[1]
+    def test_the_split_does_not_depend_on_the_run(self, reviews):
+        settings = [ClassifierSettings(**dict(reviews, do_train=True, do_eval=True, seed=seed)) for seed in (1, 2)]
+        facts = [read_data(each).facts() for each in settings]
+        assert facts[0] == facts[1]
+        other = dataclasses.replace(settings[0], split_seed=2)
+        assert read_data(other).facts()["dev_data"] != facts[0]["dev_data"]
 
     def test_balanced_weights_reach_the_loss(self, reviews, tmp_path):
         losses = []
-        for weights in ("none", "balanced", "so-so=9,good=1"):
+        for weights in ("none", "balanced"):
             folder = str(tmp_path / weights[:3])
             run(reviews, do_train=True, do_eval=True, class_weights=weights, output_dir=folder, num_train_epochs=1.0)
             losses.append(read_results(folder)["eval_loss"])
-        assert len(set(losses)) == 3
+        assert losses[0] != losses[1]
 
     def test_an_untrained_head_is_not_asked_for_predictions(self, reviews):
         message = refusal(reviews, do_predict=True, test_file=reviews["train_file"])

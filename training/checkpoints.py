@@ -55,9 +55,11 @@ def find_best(output_dir: str) -> Optional[str]:
 def keep_best_only(output_dir: str) -> Optional[str]:
     """Removes what a kill left beside a run's best weights; returns those, as `find_best`."""
     best = find_best(output_dir)
-    for path in tf.gfile.Glob(best_prefix(output_dir) + "-*"):
-        if best is None or not path.startswith(best + "."):
-            tf.gfile.Remove(path)
+    folder = folder_of(best_prefix(output_dir))
+    if tf.gfile.IsDirectory(folder):  # TensorFlow 1.15 cannot look for files in a folder that does not exist
+        for path in tf.gfile.Glob(best_prefix(output_dir) + "-*"):
+            if best is None or not path.startswith(best + "."):
+                tf.gfile.Remove(path)
     return best
 
 
