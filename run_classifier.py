@@ -218,12 +218,12 @@ class Data:
 def read_data(settings: ClassifierSettings) -> Data:
     """Reads the task and the splits that are asked for."""
     asked = {"train": settings.do_train, "dev": settings.do_eval, "test": settings.do_predict}
-    wanted = [name for name, is_asked in asked.items() if is_asked]
     if settings.has_own_data:
         own_data = settings.own_data
-        if settings.do_eval and settings.train_file and own_data.splits_off_dev:
-            # Also where nothing is trained: the rest must be what was trained on, or trained rows would be scored.
-            wanted.append("train")
+        # Also where nothing is trained: the rest must be what was trained on, or trained rows would be scored.
+        asked["train"] |= bool(settings.do_eval and settings.train_file and own_data.splits_off_dev)
+    wanted = [name for name, is_asked in asked.items() if is_asked]
+    if settings.has_own_data:
         labels = find_noted(settings).get("facts", {}).get("labels")
         task, splits = own.read(settings.task_name, own_data, wanted, labels)
         check_names(settings, task)

@@ -45,6 +45,13 @@ class Scores:
 Scorer = Callable[[Sequence[Row]], Scores]
 
 
+def rows_of(batch: Row) -> List[Row]:
+    """The rows of a batch of predictions, fillers left out."""
+    return [
+        {name: values[index] for name, values in batch.items()} for index in np.flatnonzero(batch["is_real_example"])
+    ]
+
+
 def score_rows(metric_names: Sequence[str], head: Head, rows: Sequence[Row]) -> Scores:
     """Scores the predictions for a whole split.
 

@@ -9,13 +9,12 @@ import sys
 import time
 from typing import Any, List, Optional
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from training import checkpoints, files
-from training.evaluation import Evaluator, History, Row
+from training.evaluation import Evaluator, History, Row, rows_of
 from training.interrupts import StopRequest
 from training.model_fn import TrainingTensors
 
@@ -196,11 +195,4 @@ class EvaluationHook(_StepHook):
                 batch = session.run(self._tensors.dev_batch)
             except tf.errors.OutOfRangeError:
                 return rows
-            rows.extend(split_batch(batch))
-
-
-def split_batch(batch: Row) -> List[Row]:
-    """The rows of a batch of predictions, fillers left out."""
-    return [
-        {name: values[index] for name, values in batch.items()} for index in np.flatnonzero(batch["is_real_example"])
-    ]
+            rows.extend(rows_of(batch))

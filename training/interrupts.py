@@ -17,11 +17,12 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[StopRequest]:
-    """While this lasts, a first signal is noted; a second one acts as it always does."""
+def deferred(enabled: bool = True) -> Iterator[StopRequest]:
+    """While this lasts, and if enabled, a first signal is noted; a second one acts as it always does."""
     request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request  # only the main thread may set handlers; in a notebook's thread signals stay as they are
+    # Only the main thread may set handlers: in a notebook's thread signals stay as they are.
+    if not enabled or threading.current_thread() is not threading.main_thread():
+        yield request
         return
     earlier = {number: signal.getsignal(number) for number in SIGNALS}
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -222,9 +223,21 @@ class Run:
             dev_fn = self._input_fn(dev.record_file)
             dev_data = lambda: dev_fn({"batch_size": settings.eval_batch_size})  # noqa: E731
         estimator = self._estimator(training_hooks=make_hooks, dev_data=dev_data)
+        # A TPU's loop has no hook that would see the request: there signals act at once.
+        with self._failures_told(watching), interrupts.deferred(not settings.use_tpu) as stop:
+            estimator.train(input_fn=input_fn, max_steps=step)
+        if stop.is_set:
+            history.write()
+            raise errors.StoppedError(
+                f"interrupted at step {self._latest_step()}; the same command continues from there."
+            )
+
+    @contextlib.contextmanager
+    def _failures_told(self, watching: Sequence[hooks.ProgressHook]) -> Iterator[None]:
+        """Turns what can go wrong in a training into a `UserError`, and closes the progress shown by these hooks."""
+        settings = self.settings
         try:
-            with interrupts.deferred() as stop:
-                estimator.train(input_fn=input_fn, max_steps=step)
+            yield
         except (tf.train.NanLossDuringTrainingError, tf.errors.InvalidArgumentError) as error:
             if isinstance(error, tf.errors.InvalidArgumentError) and optimization.NOT_FINITE not in str(error):
                 raise
@@ -247,11 +260,6 @@ class Run:
         finally:
             for hook in watching:
                 hook.close()
-        if stop.is_set:
-            history.write()
-            raise errors.StoppedError(
-                f"interrupted at step {self._latest_step()}; the same command continues from there."
-            )
 
     def _train_in_pieces(
         self, record_file: str, history: History, dev: Optional[DevSet], evaluator: Optional[Evaluator]
@@ -272,12 +280,11 @@ class Run:
         return self._predict(record_file, batch_size, self.checkpoint())
 
     def _predict(self, record_file: str, batch_size: int, checkpoint: Optional[str]) -> Iterator[Dict[str, np.ndarray]]:
-        predictions = self._estimator(predict_batch_size=batch_size).predict(
-            input_fn=self._input_fn(record_file), yield_single_examples=True, checkpoint_path=checkpoint
+        batches = self._estimator(predict_batch_size=batch_size).predict(
+            input_fn=self._input_fn(record_file), yield_single_examples=False, checkpoint_path=checkpoint
         )
-        for row in predictions:
-            if row["is_real_example"]:
-                yield row
+        for batch in batches:
+            yield from evaluation.rows_of(batch)
 
     def _input_fn(self, record_file: str) -> records.InputFn:
         """One pass over records, for scoring."""
