@@ -52,14 +52,15 @@ def read_json(path: str) -> Dict[str, Any]:
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:
     """Writes a JSON object; numbers that JSON has no word for (NaN, infinities) become null."""
-    write_text(path, json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value with null for every number that JSON has no word for."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -76,6 +77,12 @@ def writable_folder(*candidates: str) -> str:
             tf.logging.info("The folder %s cannot be used; taking another.", folder)
     make_folder(candidates[-1])
     return candidates[-1]
+
+
+def size(path: str) -> int:
+    """Bytes of a file."""
+    with reported():
+        return tf.gfile.Stat(path).length
 
 
 def write_text(path: str, text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Callable, Dict, Mapping, Optional, Tuple, Union
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import errors
 import modeling
 
 # The dropout in front of the head; fixed in the original scripts.
@@ -35,6 +36,8 @@ class HeadOutput:
 class Head(abc.ABC):
     """The part of the network that belongs to a task."""
 
+    # What an adapter pack calls it, one of `TYPES`.
+    kind: str
     # Type of `label_ids` in records.
     label_type: tf.DType = tf.int64
 
@@ -72,6 +75,8 @@ class ClassificationHead(Head):
         reported for single examples are not weighted.
     """
 
+    kind = "classification"
+
     num_labels: int
     class_weights: Optional[Tuple[float, ...]] = None
 
@@ -107,6 +112,7 @@ class ClassificationHead(Head):
 class RegressionHead(Head):
     """One linear unit on the pooled output, trained by the squared error: variables as in classification."""
 
+    kind = "regression"
     label_type = tf.float32
 
     def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
@@ -144,3 +150,16 @@ def _linear(model: modeling.BertModel, units: int, is_training: bool) -> tf.Tens
 def real_examples(features: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """int32 [B]: 0 for fillers that complete a batch, 1 for all others."""
     return features.get("is_real_example", tf.ones_like(features["label_ids"], tf.int32))
+
+
+# By the name that an adapter pack has for them.
+TYPES = ("classification", "regression")
+
+
+def make(kind: str, num_labels: int) -> Head:
+    """The head of a type, e.g. for a pack's weights."""
+    if kind not in TYPES:
+        raise errors.unknown("type of head", kind, TYPES)
+    if (kind == "regression") != (num_labels == 0):
+        raise errors.UserError(f"A head for {kind} does not go with {num_labels} labels.")
+    return RegressionHead() if kind == "regression" else ClassificationHead(num_labels)
