@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import os
 import re
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -141,6 +141,19 @@ def check_readable(prefix: str, names: List[str]) -> None:
 
 def _damaged(prefix: str, error: Exception) -> errors.UserError:
     return errors.UserError(f"The checkpoint {prefix} is damaged and cannot be read: {errors.reason(error)}.")
+
+
+def read_tensors(prefix: str, names: Sequence[str]) -> Dict[str, np.ndarray]:
+    """The values of these variables.
+
+    Raises:
+      errors.UserError: they cannot be read.
+    """
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        return {name: reader.get_tensor(name) for name in names}
+    except Exception as error:  # see read_shapes
+        raise _damaged(prefix, error) from None
 
 
 def read_step(prefix: str) -> int:
