@@ -47,7 +47,7 @@ from tasks.processors import (  # noqa: F401
     MrpcProcessor,
     XnliProcessor,
 )
-from training import files, logs, results, scoring, submission
+from training import files, fingerprints, logs, parameters, results, scoring, sources, submission
 from training import settings as settings_lib
 from training.evaluation import Scorer, Scores, score_rows
 from training.heads import ClassificationHead, Head, RegressionHead
@@ -173,11 +173,17 @@ def model_fn_builder(
     adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
     tuning_mode: str = "adapter",
     top_layers: Optional[int] = None,
+    adapter_pack: Optional[str] = None,
 ) -> Callable:
-    """Makes the `model_fn` of a TPUEstimator for notebooks."""
+    """Makes the `model_fn` of a TPUEstimator for notebooks; `adapter_pack` goes on top of `init_checkpoint`."""
+    head = ClassificationHead(num_labels)
+    source = None
+    if adapter_pack:
+        shapes = parameters.model_shapes(bert_config, head, adapter_fn)
+        source = sources.choose_source(shapes, init_checkpoint, for_training=True, adapter_pack=adapter_pack)
     return build_model_fn(
         bert_config,
-        ClassificationHead(num_labels),
+        head,
         adapter_fn,
         init_checkpoint,
         Schedule(learning_rate, num_train_steps, num_warmup_steps),
@@ -185,6 +191,7 @@ def model_fn_builder(
         top_layers,
         use_tpu,
         use_one_hot_embeddings,
+        source,
     )
 
 
@@ -335,7 +342,10 @@ def evaluate(run: Run, data: Data) -> Scores:
     sizes = {
         name: {"examples": len(split), "fingerprint": cache.fingerprint(split)} for name, split in data.splits.items()
     }
-    results.write(run.settings.output_dir, text, results.describe(run, data.task.name, scores, majority, sizes))
+    run.note_scores(scores)
+    content = results.describe(run, data.task.name, scores, majority, sizes)
+    content["fingerprints"]["predictions"] = fingerprints.of_tensor(np.array([row["logits"] for row in rows]))
+    results.write(run.settings.output_dir, text, content)
     return scores
 
 
@@ -374,9 +384,7 @@ def run_task(settings: ClassifierSettings) -> None:
     if settings.do_predict:
         predict(run, data)
     if settings.do_train or settings.do_eval:
-        tf.logging.info(
-            "***** Done: weights %s, results in %s *****", run.checkpoint() or "as given", settings.output_dir
-        )
+        tf.logging.info("***** Done: weights %s, results in %s *****", run.source().path, settings.output_dir)
 
 
 @errors.exits_on_user_error

@@ -15,9 +15,10 @@ import modeling
 import optimization
 from adapter_layers import AdapterConfig
 from errors import UserError
-from training import checkpoints, parameters
-from training.checkpoints import choose_source, find_own, find_prefix
+from training import parameters
+from training.checkpoints import find_prefix
 from training.heads import ClassificationHead
+from training.sources import OwnRun, choose_source
 
 CONFIG = tiny_config(num_hidden_layers=1)
 ADAPTERS = AdapterConfig(size=4)
@@ -111,7 +112,7 @@ def message_of(function, *args) -> str:
 
 def test_a_plain_bert_gives_the_base_and_leaves_adapters_and_head_fresh(bert):
     source = choose_source(ADAPTED, bert, for_training=True)
-    assert source.prefix == bert
+    assert source.path == bert
     assert sorted(source.names) == sorted(BASE_NAMES)
     assert sorted(source.fresh) == sorted(ADAPTER_NAMES + HEAD)
     assert source.step == 0
@@ -161,7 +162,7 @@ def test_the_names_of_a_source_load_their_values(trained):
     with tf.Graph().as_default(), tf.Session() as session:
         model = modeling.BertModel(CONFIG, False, tf.zeros([1, 4], tf.int32), scope="bert", adapter_fn=ADAPTERS)
         ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False)
-        tf.train.init_from_checkpoint(source.prefix, {name: name for name in source.names})
+        tf.train.init_from_checkpoint(source.path, {name: name for name in source.names})
         session.run(tf.global_variables_initializer())
         values = session.run({variable.name[:-2]: variable for variable in tf.trainable_variables()})
     assert set(values) == set(source.names)
@@ -263,7 +264,7 @@ def test_a_bert_with_too_few_layers_is_refused(bert):
 @pytest.mark.parametrize("ending", ["", INDEX, DATA, ".meta"])
 def test_a_checkpoint_is_found_by_its_prefix_or_any_of_its_files(bert, ending):
     assert find_prefix(bert + ending) == bert
-    assert choose_source(PLAIN, bert + ending, for_training=True).prefix == bert
+    assert choose_source(PLAIN, bert + ending, for_training=True).path == bert
 
 
 def test_a_missing_checkpoint_is_named_with_what_was_expected(tmp_path):
@@ -437,6 +438,13 @@ def test_a_changed_byte_of_the_step_is_noticed(copy):
 # ------------------------------------------------------------------------------ a run's own folder
 
 
+def find_own(shapes, folder: str, to_continue: bool = False):
+    """What is found of a run with checkpoints of the original kind."""
+    mode = "adapter" if shapes is not PLAIN else "full"
+    trained = optimization.trainable_names(list(shapes), mode)
+    return OwnRun(folder, shapes, trained, whole=True).find(to_continue)
+
+
 def test_a_folder_without_a_run_has_no_latest_checkpoint(tmp_path, bert):
     assert find_own(ADAPTED, str(tmp_path)) is None
     assert find_own(ADAPTED, str(tmp_path / "not yet made")) is None
@@ -446,7 +454,7 @@ def test_a_folder_without_a_run_has_no_latest_checkpoint(tmp_path, bert):
 def test_a_run_continues_from_its_newest_checkpoint(tmp_path):
     prefix = write_trained(tmp_path / "run")
     source = find_own(ADAPTED, write_state(tmp_path / "run"))
-    assert source == checkpoints.Source(prefix, tuple(ADAPTED), (), STEP)
+    assert (source.path, source.names, source.fresh, source.step) == (prefix, tuple(ADAPTED), (), STEP)
 
 
 def test_of_several_checkpoints_the_one_noted_last_counts(tmp_path):
@@ -462,7 +470,7 @@ def test_of_several_checkpoints_the_one_noted_last_counts(tmp_path):
         )
     )
     source = find_own(ADAPTED, write_state(tmp_path / "run", state))
-    assert source.prefix == str(tmp_path / "run" / "model.ckpt-20")
+    assert source.path == str(tmp_path / "run" / "model.ckpt-20")
 
 
 def test_a_run_of_another_model_is_refused(tmp_path):
@@ -500,7 +508,7 @@ def test_a_damaged_optimizer_state_of_a_run_is_refused(tmp_path):
     (last,) = bytes_of(prefix, {"slot": reader.get_tensor("output_weights/adam_v")})[-1:]
     assert last == os.path.getsize(prefix + DATA) - 1
     cut(prefix + DATA, -1)
-    assert "is damaged and cannot be read" in message_of(find_own, ADAPTED, write_state(tmp_path / "run"))
+    assert "is damaged and cannot be read" in message_of(find_own, ADAPTED, write_state(tmp_path / "run"), True)
     # As a starting point for another run it still serves: only the weights are taken.
     assert choose_source(ADAPTED, prefix, for_training=True).fresh == ()
 

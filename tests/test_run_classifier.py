@@ -20,8 +20,9 @@ import run_classifier
 import tokenization
 from adapter_layers import AdapterConfig
 from run_classifier import ClassifierSettings, run_task
-from training import compat
+from training import compat, packs, parameters
 from training import settings as settings_lib
+from training.heads import ClassificationHead
 
 ORIGINAL_FLAGS = {
     "data_dir": None, "bert_config_file": None, "task_name": None, "vocab_file": None, "output_dir": None,
@@ -111,12 +112,19 @@ class TestRun:
     )  # fmt: skip
     def test_every_other_mode_trains_plain_bert(self, given, mode):
         run(given, do_train=True, do_eval=True, **mode)
-        names = [name for name, _ in tf.train.list_variables(given["output_dir"])]
-        assert not any("adapters" in name for name in names)
-        slots = {name[: -len("/adam_m")] for name in names if name.endswith("/adam_m")}
-        variables = [name for name in names if not name.endswith(("adam_m", "adam_v")) and name != "global_step"]
-        expected = optimization.trainable_names(variables, mode["tuning_mode"], 2, mode.get("tune_top_layers"))
-        assert slots == set(expected)
+        shapes = parameters.model_shapes(tiny_config(), ClassificationHead(2), None)
+        expected = set(optimization.trainable_names(list(shapes), mode["tuning_mode"], 2, mode.get("tune_top_layers")))
+        saved, slots = (
+            {variable for variable, _ in tf.train.list_variables(os.path.join(given["output_dir"], name))}
+            for name in ("model.ckpt-8", "optimizer.ckpt-8")
+        )
+        assert saved == expected | {"global_step"}
+        assert slots == {name + slot for name in expected for slot in ("/adam_m", "/adam_v")}
+        pack = packs.read(os.path.join(given["output_dir"], packs.FILE_NAME))
+        assert set(pack.tensors) == expected
+        first = read_results(given["output_dir"])
+        run(given, do_eval=True, **mode)
+        assert read_results(given["output_dir"]) == first
 
     def test_other_spellings_of_the_same_settings_continue_the_run(self, given):
         run(given, do_train=True, adapter_layers="0-1", adapter_activation="GELU")
@@ -295,15 +303,15 @@ class TestRefusals:
         with open(os.path.join(given["output_dir"], "checkpoint"), "w") as file:
             file.write(f'model_checkpoint_path: "{os.path.basename(prefix)}"\n')
         text = refusal(given, do_train=True)
-        assert "adam_m" in text and "another --output_dir" in text
+        assert "optimizer.ckpt-" in text and "missing" in text and "another --output_dir" in text
 
-    def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_last_checkpoint(self, given, tmp_path):
+    def test_a_loss_that_is_not_a_number_stops_the_run_and_says_what_is_good(self, given, tmp_path):
         def add_bad_head():
             tf.get_variable("output_weights", initializer=np.full([2, TINY["hidden_size"]], np.nan, np.float32))
             tf.get_variable("output_bias", initializer=np.zeros([2], np.float32))
 
         prefix = write_bert(str(tmp_path / "nan"), tiny_config(), AdapterConfig(size=4), extra=add_bad_head)
-        expected = "NaN or infinite at step 1: lower --learning_rate .*model.ckpt-0"
+        expected = "NaN or infinite at step 1: lower --learning_rate .* none were saved yet"
         with pytest.raises(errors.UserError, match=expected):
             run(given, init_checkpoint=prefix, do_train=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -15,6 +16,7 @@ from conftest import base_flags, command_line, read_results, run_command
 
 STEPS = 400
 EPOCHS = 50  # of 64 examples in batches of 8
+CHECKPOINT_FILES = ("model.ckpt", "optimizer.ckpt")
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,12 @@ def killed_run(flags):
     return int(tf.train.latest_checkpoint(flags["output_dir"]).split("-")[-1])
 
 
+def checkpoint_tensors(folder: str) -> dict:
+    """All tensors of a run's last checkpoint, the optimizer's too."""
+    readers = [tf.train.load_checkpoint(os.path.join(folder, f"{name}-{STEPS}")) for name in CHECKPOINT_FILES]
+    return {name: reader.get_tensor(name) for reader in readers for name in reader.get_variable_to_shape_map()}
+
+
 @pytest.fixture(scope="module")
 def finished_run(flags, killed_run):
     """The same command again, with evaluation and prediction."""
@@ -64,14 +72,9 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(flags, finished_
     output_dir = str(tmp_path_factory.mktemp("whole") / "run")
     process = run_command(dict(flags, output_dir=output_dir, do_train=True, do_eval=True))
     assert process.returncode == 0, process.stdout
-    whole, resumed = (
-        tf.train.load_checkpoint(os.path.join(folder, f"model.ckpt-{STEPS}"))
-        for folder in (output_dir, flags["output_dir"])
-    )
-    names = whole.get_variable_to_shape_map()
-    assert {"global_step", "output_weights", "output_weights/adam_m"} <= set(names)
-    differing = [name for name in names if not np.array_equal(whole.get_tensor(name), resumed.get_tensor(name))]
-    assert differing == []
+    whole, resumed = (checkpoint_tensors(folder) for folder in (output_dir, flags["output_dir"]))
+    assert set(whole) == set(resumed) > {"global_step", "output_weights", "output_weights/adam_m"}
+    assert [name for name in whole if not np.array_equal(whole[name], resumed[name])] == []
     assert read_results(output_dir) == read_results(flags["output_dir"])
 
 
@@ -110,13 +113,34 @@ def test_the_best_weights_of_a_run_can_be_evaluated_in_a_new_folder(flags, finis
     assert read_results(output_dir) == read_results(flags["output_dir"])
 
 
-def test_frozen_variables_are_bit_identical_to_the_base_checkpoint(flags, tiny_bert, finished_run):
+def test_a_pack_on_its_base_gives_the_scores_of_its_training_to_the_last_digit(flags, finished_run, tmp_path):
     assert finished_run.returncode == 0, finished_run.stdout
+    pack = str(tmp_path / "cola.safetensors")
+    shutil.copy(os.path.join(flags["output_dir"], "adapter_pack.safetensors"), pack)
+    output_dir = str(tmp_path / "new")
+    process = run_command(dict(flags, adapter_pack=pack, output_dir=output_dir, do_eval=True))
+    assert process.returncode == 0, process.stdout
+    assert read_results(output_dir) == read_results(flags["output_dir"])
+
+
+def test_checkpoints_hold_what_is_trained_and_nothing_of_the_frozen_base(flags, finished_run):
+    assert finished_run.returncode == 0, finished_run.stdout
+    held = {name for name in checkpoint_tensors(flags["output_dir"]) if not name.endswith(("/adam_m", "/adam_v"))}
+    assert {re.search("adapters/|LayerNorm/|output_|global_step", name) is not None for name in held} == {True}
+
+
+def test_a_full_checkpoint_holds_the_frozen_base_bit_by_bit(flags, tiny_bert, tmp_path):
+    changed = dict(
+        flags, output_dir=str(tmp_path / "full"), do_train=True, save_full_checkpoint=True, num_train_epochs=1
+    )
+    process = run_command(changed)
+    assert process.returncode == 0, process.stdout
     base = tf.train.load_checkpoint(os.path.join(tiny_bert, "bert_model.ckpt"))
-    tuned = tf.train.load_checkpoint(os.path.join(flags["output_dir"], f"model.ckpt-{STEPS}"))
+    tuned = tf.train.load_checkpoint(os.path.join(changed["output_dir"], "model.ckpt-8"))
     names = base.get_variable_to_shape_map()
     moved = {name for name in names if not np.array_equal(base.get_tensor(name), tuned.get_tensor(name))}
     assert moved == {name for name in names if "LayerNorm" in name}
+    assert tuned.has_tensor("output_weights/adam_m")
 
 
 def test_a_bad_command_ends_with_one_sentence_and_an_exit_code(flags, tmp_path):

@@ -24,7 +24,7 @@ import modeling
 import run_classifier
 from adapter_layers import AdapterConfig
 from run_classifier import ClassifierSettings, run_task
-from training import checkpoints, evaluation
+from training import checkpoints, evaluation, packs
 from training.evaluation import Evaluator, History, Scores
 from training.hooks import format_seconds
 from training.run import DevSet, Run
@@ -73,6 +73,38 @@ def log(monkeypatch):
     logger.setLevel(level)
 
 
+def kept_step(folder: str) -> int:
+    """The step of the weights that a run has kept."""
+    return packs.read_config(os.path.join(folder, packs.FILE_NAME)).step
+
+
+@pytest.fixture
+def go_back(given, tmp_path, monkeypatch):
+    """Puts the run's checkpoints back to what they were when an earlier one was the newest."""
+    save = checkpoints.RunSaver.save
+
+    def save_and_copy(saver, session, path, global_step):
+        save(saver, session, path, global_step)
+        folder = tmp_path / f"as-at-{global_step}"
+        folder.mkdir(exist_ok=True)
+        for name in checkpoint_files(given["output_dir"]):
+            shutil.copy(name, str(folder))
+
+    monkeypatch.setattr(checkpoints.RunSaver, "save", save_and_copy)
+
+    def go_back(step):
+        for name in checkpoint_files(given["output_dir"]):
+            os.remove(name)
+        for name in checkpoint_files(str(tmp_path / f"as-at-{step}")):
+            shutil.copy(name, given["output_dir"])
+
+    return go_back
+
+
+def checkpoint_files(folder: str) -> list:
+    return glob.glob(os.path.join(folder, "*.ckpt-*")) + [os.path.join(folder, "checkpoint")]
+
+
 class TestWhen:
     @pytest.mark.parametrize(
         "examples, batch_size, total, expected",
@@ -104,8 +136,7 @@ class TestWhen:
     def test_or_never_and_then_the_last_weights_count_as_in_the_original(self, given):
         run(given, eval_every_steps=0)
         assert steps_of(given["output_dir"]) == []
-        assert not os.path.exists(os.path.join(given["output_dir"], "best"))
-        assert read_results(given["output_dir"])["global_step"] == 24
+        assert read_results(given["output_dir"])["global_step"] == kept_step(given["output_dir"]) == 24
 
     def test_training_alone_does_not_read_the_dev_split(self, given, cola_dir, tmp_path):
         data_dir = shutil.copytree(cola_dir, str(tmp_path / "data"))
@@ -152,9 +183,9 @@ class TestScoresAlongTheWay:
         pieces._train_in_pieces(run_classifier.features_of(pieces, data, "train"), history, dev, evaluator)
         whole = History(given["output_dir"])
         assert history.evaluations == whole.evaluations
-        steps = [checkpoints.read_step(checkpoints.find_best(f)) for f in (given["output_dir"], settings.output_dir)]
-        assert steps[0] == steps[1]
-        assert len(glob.glob(os.path.join(settings.output_dir, "best", "*.index"))) == 1
+        kept = [packs.read(os.path.join(f, packs.FILE_NAME)) for f in (given["output_dir"], settings.output_dir)]
+        assert kept[0].config.step == kept[1].config.step
+        assert kept[0].fingerprint == kept[1].fingerprint
 
 
 class TestBest:
@@ -162,8 +193,8 @@ class TestBest:
         run(given, eval_every_steps=2, do_predict=True)
         entries = read_json(given["output_dir"], "training.json")["evaluations"]
         best = max(entries, key=lambda entry: (entry["metrics"]["matthews"], -entry["loss"]))
-        kept = glob.glob(os.path.join(given["output_dir"], "best", "*.index"))
-        assert [os.path.basename(path) for path in kept] == ["model.ckpt-{}.index".format(best["step"])]
+        kept = packs.read_config(os.path.join(given["output_dir"], packs.FILE_NAME))
+        assert (kept.step, kept.metrics, kept.loss) == (best["step"], best["metrics"], best["loss"])
         results = read_results(given["output_dir"])
         assert results["global_step"] == best["step"]
         assert (results["eval_matthews"], results["eval_loss"]) == (best["metrics"]["matthews"], best["loss"])
@@ -186,71 +217,51 @@ class TestBest:
         with pytest.raises(errors.UserError, match="spearman"):
             run(given, primary_metric="spearman")
 
-    def test_a_run_that_stopped_between_saving_the_best_and_noting_it_makes_up_for_it(self, given):
+    def test_a_run_that_stopped_between_saving_the_best_and_noting_it_makes_up_for_it(self, given, go_back):
         run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
         path = os.path.join(given["output_dir"], "training.json")
         whole = read_json(given["output_dir"], "training.json")
         with open(path, "w") as file:
             json.dump(dict(whole, evaluations=whole["evaluations"][:1]), file)
-        for name in glob.glob(os.path.join(given["output_dir"], "model.ckpt-16*")):
-            os.remove(name)
-        with open(os.path.join(given["output_dir"], "checkpoint"), "w") as file:
-            file.write('model_checkpoint_path: "model.ckpt-8"\n')
+        go_back(8)
         run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
         assert read_json(given["output_dir"], "training.json")["evaluations"] == whole["evaluations"]
 
     @pytest.mark.parametrize("step", [8, 16])
-    def test_an_evaluation_that_a_kill_prevented_is_made_first(self, given, step):
+    def test_an_evaluation_that_a_kill_prevented_is_made_first(self, given, go_back, step):
         """Killed after a checkpoint and before its scores were noted, in the middle or at the very end."""
         run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
         whole = read_json(given["output_dir"], "training.json")
-        best = checkpoints.read_step(checkpoints.find_best(given["output_dir"]))
+        best = kept_step(given["output_dir"])
         cut = dict(whole, evaluations=[entry for entry in whole["evaluations"] if entry["step"] < step])
         with open(os.path.join(given["output_dir"], "training.json"), "w") as file:
             json.dump(cut, file)
-        shutil.rmtree(os.path.join(given["output_dir"], "best"))
-        with open(os.path.join(given["output_dir"], "checkpoint"), "w") as file:
-            file.write(f'model_checkpoint_path: "model.ckpt-{step}"\n')
+        os.remove(os.path.join(given["output_dir"], packs.FILE_NAME))
+        go_back(step)
         run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
         assert read_json(given["output_dir"], "training.json")["evaluations"] == whole["evaluations"]
-        assert checkpoints.read_step(checkpoints.find_best(given["output_dir"])) == best == 16
+        assert kept_step(given["output_dir"]) == best == 16
 
     def test_the_best_is_not_lost_to_a_worse_one_when_a_run_goes_on_from_before_it(self, tmp_path):
         """Best at 240, newest checkpoint 200: what is scored between the two has to beat the best."""
         folder = str(tmp_path)
-        history, saved = History(folder), []
+        history, kept = History(folder), [None]
 
         def evaluator(start):
-            return Evaluator(folder, history, start, lambda rows: rows[0], frozenset([120, 220, 240, 260]), patience=2)
-
-        def save(prefix):
-            step = saved[-1] if saved else 240
-            os.makedirs(os.path.dirname(prefix), exist_ok=True)
-            with tf.Graph().as_default(), tf.Session() as session:
-                counter = tf.train.create_global_step()
-                session.run(counter.assign(step))
-                tf.train.Saver([counter]).save(session, prefix, global_step=step, write_meta_graph=False)
+            due = frozenset([120, 220, 240, 260])
+            return Evaluator(
+                folder, history, start, lambda rows: rows[0], due, lambda step, scores: kept.append(step), 2, kept[-1]
+            )
 
         first = evaluator(0)
         for step, value in ((120, 0.9), (240, 0.95)):
-            saved.append(step)
-            first.evaluate(step, [Scores({"accuracy": value}, 1.0, False)], save)
+            first.evaluate(step, [Scores({"accuracy": value}, 1.0, False)], step)
         second = evaluator(200)
         assert [entry["step"] for entry in history.evaluations] == [120, 240]
-        saved.append(220)
-        second.evaluate(220, [Scores({"accuracy": 0.5}, 1.0, False)], save)
-        assert checkpoints.read_step(checkpoints.find_best(folder)) == 240
+        second.evaluate(220, [Scores({"accuracy": 0.5}, 1.0, False)], 220)
+        assert kept[-1] == 240
         assert not second.is_due(240) and second.is_due(260)
         assert [entry["step"] for entry in History(folder).evaluations] == [120, 220, 240]
-
-    def test_what_a_kill_left_beside_the_best_is_removed(self, given):
-        run(given)
-        stale = os.path.join(given["output_dir"], "best", "model.ckpt-3.index")
-        open(stale, "w").close()
-        run(given, num_train_epochs=3.0)
-        kept = os.listdir(os.path.join(given["output_dir"], "best"))
-        assert "model.ckpt-3.index" not in kept
-        assert len([name for name in kept if name.endswith(".index")]) == 1
 
     def test_a_run_that_is_scored_does_not_go_on_without_scores(self, given):
         run(given)
@@ -299,11 +310,13 @@ class TestEarlyStopping:
 
     @staticmethod
     def evaluator(folder, patience):
-        return Evaluator(str(folder), History(str(folder)), 0, lambda rows: rows[0], frozenset(range(10)), patience)
+        due = frozenset(range(10))
+        history = History(str(folder))
+        return Evaluator(str(folder), history, 0, lambda rows: rows[0], due, lambda prefix, scores: None, patience)
 
     @staticmethod
     def report(evaluator, step, value, loss=1.0):
-        evaluator.evaluate(step, [Scores({"accuracy": value}, loss, False)], lambda prefix: None)
+        evaluator.evaluate(step, [Scores({"accuracy": value}, loss, False)], "a checkpoint")
 
 
 class TestInterrupted:
@@ -329,9 +342,8 @@ class TestInterrupted:
         """Scores leave a checkpoint: at the original's 1000 steps, small tasks would start again."""
         run(given)
         assert steps_of(given["output_dir"]) == [8, 16, 24], "once an epoch"
-        steps = [int(re.search(r"-(\d+)\.index", name).group(1)) for name in os.listdir(given["output_dir"])
-                 if name.endswith(".index")]  # fmt: skip
-        assert sorted(steps) == [0, 8, 16, 24]
+        names = [name for name in os.listdir(given["output_dir"]) if name.endswith(".index")]
+        assert sorted(names) == [f"model.ckpt-{step}.index" for step in (16, 24, 8)] + ["optimizer.ckpt-24.index"]
 
 
 class TestNotFinite:

@@ -1,40 +1,22 @@
-"""Which variables come from which checkpoint, decided and checked before anything is built or written."""
+"""Reading and writing TensorFlow checkpoints: those of BERT, and those of a run."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import os
 import re
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import errors
-import modeling
 import optimization
-from training import parameters
 
-BEST_FOLDER = "best"
+# A run's checkpoints: what it trains, and Adam's slots, which only the newest one needs.
+MODEL_NAME, OPTIMIZER_NAME = "model.ckpt", "optimizer.ckpt"
+KEPT = 5
+SLOTS = ("adam_m", "adam_v")
 FILE_ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """Where a model's initial values come from.
-
-    Attributes:
-      prefix: the checkpoint's path, without the endings of its files.
-      names: the variables that it holds for the model.
-      fresh: the variables that start at random.
-      step: the training step it was written at; 0 where it holds none.
-    """
-
-    prefix: str
-    names: Tuple[str, ...]
-    fresh: Tuple[str, ...]
-    step: int
 
 
 def folder_of(prefix: str) -> str:
@@ -42,35 +24,8 @@ def folder_of(prefix: str) -> str:
     return os.path.dirname(prefix) or "."
 
 
-def best_prefix(output_dir: str) -> str:
-    """Where a run keeps its best weights; the step is added to it."""
-    return os.path.join(output_dir, BEST_FOLDER, "model.ckpt")
-
-
-def find_best(output_dir: str) -> Optional[str]:
-    """The checkpoint with a run's best weights; None where the run has none."""
-    return find_latest(folder_of(best_prefix(output_dir)))
-
-
-def keep_best_only(output_dir: str) -> Optional[str]:
-    """Removes what a kill left beside a run's best weights; returns those, as `find_best`."""
-    best = find_best(output_dir)
-    folder = folder_of(best_prefix(output_dir))
-    if tf.gfile.IsDirectory(folder):  # TensorFlow 1.15 cannot look for files in a folder that does not exist
-        for path in tf.gfile.Glob(best_prefix(output_dir) + "-*"):
-            if best is None or not path.startswith(best + "."):
-                tf.gfile.Remove(path)
-    return best
-
-
-def run_folder(prefix: str) -> str:
-    """The output folder of the run that a checkpoint belongs to."""
-    folder = folder_of(prefix)
-    return folder_of(folder) if os.path.basename(folder) == BEST_FOLDER else folder
-
-
 def find_prefix(path: str) -> str:
-    """The checkpoint that a user means: a prefix, one of its files, or a run's folder (its best, or else its newest).
+    """The checkpoint that a user means: a prefix, one of its files, or a run's folder (its newest).
 
     Raises:
       errors.UserError: there is none.
@@ -80,7 +35,7 @@ def find_prefix(path: str) -> str:
     if tf.gfile.Exists(prefix + ".index"):
         return prefix
     if tf.gfile.IsDirectory(path):
-        found = find_best(path) or find_latest(path)
+        found = find_latest(path)
         if found:
             return found
         raise errors.UserError(
@@ -129,16 +84,6 @@ def read_shapes(prefix: str) -> Mapping[str, Tuple[int, ...]]:
         raise _damaged(prefix, error) from None
 
 
-def check_readable(prefix: str, names: List[str]) -> None:
-    """Reads tensors once, so that a damaged data file is found before the work starts and not in the middle."""
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-        for name in names:
-            reader.get_tensor(name)
-    except Exception as error:  # the reader turns what it finds into a dozen kinds, IndexError among them
-        raise _damaged(prefix, error) from None
-
-
 def _damaged(prefix: str, error: Exception) -> errors.UserError:
     return errors.UserError(f"The checkpoint {prefix} is damaged and cannot be read: {errors.reason(error)}.")
 
@@ -165,141 +110,77 @@ def read_step(prefix: str) -> int:
         raise _damaged(prefix, error) from None
 
 
-def copy(prefix: str, target: str) -> None:
-    """Copies a checkpoint beside an older one of the target's folder, notes it as the newest, removes the older one.
+def optimizer_prefix(prefix: str) -> str:
+    """Where the Adam slots of a run's checkpoint are, if they do not lie in it."""
+    return os.path.join(folder_of(prefix), OPTIMIZER_NAME + "-" + prefix.rpartition("-")[2])
 
-    Args:
-      prefix: the checkpoint, its name ending in `-<step>`.
-      target: the prefix to copy to, without the step.
+
+def slot_shapes(shapes: Mapping[str, Tuple[int, ...]]) -> Dict[str, Tuple[int, ...]]:
+    """Name -> shape of the Adam slots of these variables."""
+    return {f"{name}/{slot}": shape for name, shape in shapes.items() for slot in SLOTS}
+
+
+class RunSaver(tf.train.Saver):
+    """Saves what a run trains, never the frozen base.
+
+    A checkpoint is `model.ckpt-<step>` with the trained variables and the step; the newest five are kept. Adam's
+    slots, twice as large, lie in `optimizer.ckpt-<step>` beside it, for the newest only: a training goes on from there.
+    The slots are written first and the note on the newest checkpoint after both, so that a kill at any point leaves a
+    pair that belongs together.
     """
-    folder = folder_of(target)
-    tf.gfile.MakeDirs(folder)
-    older = find_latest(folder)
-    copied = target + "-" + prefix.rpartition("-")[2]
-    for path in tf.gfile.Glob(prefix + ".*"):
-        if not path.endswith(".meta"):
-            tf.gfile.Copy(path, copied + path[len(prefix) :], overwrite=True)
-    tf.train.update_checkpoint_state(folder, os.path.basename(copied))
-    if older and older != copied:
-        for path in tf.gfile.Glob(older + ".*"):
-            tf.gfile.Remove(path)
+
+    def __init__(self, trained: Sequence[tf.Variable], load_frozen: Callable[[tf.Session], None]) -> None:
+        """Takes the variables of the default graph, which holds the optimizer already.
+
+        Args:
+          trained: the variables that train.
+          load_frozen: gives all others their values.
+        """
+        names = {optimization.variable_name(variable) for variable in trained}
+        slots = [
+            variable
+            for variable in tf.global_variables()
+            if optimization.variable_name(variable).rpartition("/")[0] in names
+            and optimization.variable_name(variable).rpartition("/")[2] in SLOTS
+        ]
+        super().__init__(list(trained) + [tf.train.get_global_step()], max_to_keep=None)
+        self._slot_saver = tf.train.Saver(slots, max_to_keep=None)
+        self._load_frozen = load_frozen
+
+    def save(self, sess: tf.Session, save_path: str, global_step: Any = None, **unused: Any) -> str:
+        """Writes a checkpoint, notes it as the newest, and removes what is older than the newest five.
+
+        The oldest goes first: at no time are there more than five.
+        """
+        folder = folder_of(save_path)
+        kept = [prefix for prefix in _noted(folder) if not prefix.endswith(f"-{global_step}")]
+        surplus, kept = kept[: 1 - KEPT], kept[1 - KEPT :]
+        for prefix in surplus:
+            remove(prefix)
+        options = {"global_step": global_step, "write_meta_graph": False, "write_state": False}
+        slots = self._slot_saver.save(sess, os.path.join(folder, OPTIMIZER_NAME), **options)
+        saved = super().save(sess, save_path, **options)
+        names = [os.path.basename(prefix) for prefix in kept + [saved]]
+        tf.train.update_checkpoint_state(folder, names[-1], names)
+        for path in tf.gfile.Glob(os.path.join(folder, OPTIMIZER_NAME + "-*")):
+            if FILE_ENDING.sub("", os.path.basename(path)) != os.path.basename(slots):
+                tf.gfile.Remove(path)
+        return saved
+
+    def restore(self, sess: tf.Session, save_path: str) -> None:
+        """Takes up a checkpoint: its variables, its slots, and the frozen base."""
+        self._load_frozen(sess)
+        super().restore(sess, save_path)
+        self._slot_saver.restore(sess, optimizer_prefix(save_path))
 
 
-def fingerprint(prefix: str, names: Sequence[str]) -> str:
-    """A hash of names, types, shapes and values of these tensors: equal for equal weights, wherever they lie."""
-    digest = hashlib.sha256()
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-        for name in sorted(names):
-            tensor = reader.get_tensor(name)
-            digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
-            digest.update(np.ascontiguousarray(tensor))
-    except Exception as error:  # see read_shapes
-        raise _damaged(prefix, error) from None
-    return "sha256:" + digest.hexdigest()[:16]
+def _noted(folder: str) -> List[str]:
+    """The checkpoints that a folder's note names, oldest first."""
+    state = tf.train.get_checkpoint_state(folder)
+    return list(state.all_model_checkpoint_paths) if state else []
 
 
-def base_names(shapes: parameters.Shapes) -> List[str]:
-    """The variables of BERT itself: neither adapters nor head."""
-    return list(_by_part(shapes)[0])
-
-
-def choose_source(shapes: parameters.Shapes, path: str, for_training: bool) -> Source:
-    """Decides what a checkpoint gives to a model, and refuses one that does not fit.
-
-    BERT itself must be there in full. Adapters and head may be absent (a plain BERT) and start fresh then; a head
-    of another task gives way to a fresh one in training.
-
-    Args:
-      shapes: the model's variables.
-      path: what the user named, see `find_prefix`.
-      for_training: whether the model is trained next; otherwise it must be usable as it is.
-
-    Raises:
-      errors.UserError: missing, damaged, foreign, or made with other adapters.
-    """
-    prefix = find_prefix(path)
-    found = read_shapes(prefix)
-    base, adapters, head = _by_part(shapes)
-    misfit = modeling.describe_misfit(base, found)
-    if misfit:
-        raise errors.UserError(f"The checkpoint {prefix} does not fit this model: {misfit}")
-    _check_adapters(prefix, adapters, found)
-    layers, layers_found = optimization.count_layers(list(shapes)), optimization.count_layers(list(found))
-    if layers_found > layers:
-        tf.logging.warning("%s has %d encoder layers; only the lowest %d are used.", prefix, layers_found, layers)
-
-    head_misfit = modeling.describe_misfit(head, found)
-    has_head = any(name in found for name in head)
-    if head_misfit and has_head:
-        if not for_training:
-            raise errors.UserError(f"The checkpoint {prefix} has a head of another task: {head_misfit}")
-        tf.logging.warning("The head in %s belongs to another task; a fresh one is trained (%s)", prefix, head_misfit)
-    if not for_training and not has_head:
-        tf.logging.warning("The checkpoint %s holds no head: what is evaluated is an untrained one.", prefix)
-    has_adapters = all(name in found for name in adapters)
-    if not for_training and has_head and not has_adapters:
-        raise errors.UserError(
-            f"The checkpoint {prefix} was trained without adapters, and the model has some: use the --tuning_mode that "
-            "it was trained with (full, top_layers, layer_norm or head)."
-        )
-    names = list(base) + (list(adapters) if has_adapters else []) + ([] if head_misfit else list(head))
-    check_readable(prefix, names)
-    return Source(prefix, tuple(names), tuple(name for name in shapes if name not in set(names)), read_step(prefix))
-
-
-def _by_part(shapes: parameters.Shapes) -> Tuple[dict, dict, dict]:
-    parts = {"adapters": {}, "head": {}, "base": {}}
-    for name, shape in shapes.items():
-        group = parameters.group_of(name)
-        parts[group if group in parts else "base"][name] = shape
-    return parts["base"], parts["adapters"], parts["head"]
-
-
-def _check_adapters(prefix: str, adapters: parameters.Shapes, found: parameters.Shapes) -> None:
-    """A checkpoint holds all adapters of the model, with their sizes, or none; and none that the model lacks."""
-    in_checkpoint = [name for name in found if parameters.group_of(name) == "adapters"]
-    surplus = [name for name in in_checkpoint if name not in adapters]
-    if surplus:
-        raise errors.UserError(
-            f"The checkpoint {prefix} holds adapters that this model does not have ({len(surplus)} variables, e.g. "
-            f"{surplus[0]}): use the --tuning_mode, --adapter_layers and --adapter_placement that it was trained with."
-        )
-    misfit = modeling.describe_misfit(adapters, found)
-    if misfit and in_checkpoint:
-        raise errors.UserError(
-            f"The checkpoint {prefix} holds other adapters than this model: {misfit} Use the --adapter_size, "
-            "--adapter_layers and --adapter_placement that it was trained with."
-        )
-
-
-def find_own(shapes: parameters.Shapes, output_dir: str, trained: Sequence[str] = ()) -> Optional[Source]:
-    """The checkpoint of a run in its output folder to go on with, or None where there is none yet.
-
-    Args:
-      shapes: the model's variables.
-      output_dir: the folder.
-      trained: where training is to continue, the variables that train: their optimizer slots must be there too, and
-        the newest checkpoint counts; otherwise the best does, if the run kept one.
-
-    Raises:
-      errors.UserError: it is damaged or belongs to another model.
-    """
-    prefix = None if trained else find_best(output_dir)
-    prefix = prefix or find_latest(output_dir)
-    if prefix is None:
-        return None
-    found = read_shapes(prefix)
-    expected = dict(shapes)
-    if trained:
-        expected.update({f"{name}/{slot}": shapes[name] for name in trained for slot in ("adam_m", "adam_v")})
-        expected["global_step"] = ()
-    misfit = modeling.describe_misfit(expected, found)
-    if misfit:
-        raise errors.UserError(
-            f"The output folder {output_dir} holds a run of another model ({prefix}): {misfit} Use another "
-            "--output_dir, or the settings of that run."
-        )
-    _check_adapters(prefix, _by_part(shapes)[1], found)
-    check_readable(prefix, list(found))  # the optimizer's slots too: a run that continues takes them up
-    return Source(prefix, tuple(shapes), (), read_step(prefix))
+def remove(prefix: str) -> None:
+    """Removes a checkpoint's files, the index first: without it no file is taken for a checkpoint."""
+    for path in sorted(tf.gfile.Glob(prefix + ".*"), key=lambda path: not path.endswith(".index")):
+        tf.gfile.Remove(path)

@@ -8,10 +8,14 @@ None of them is used on a CPU or GPU; TPUs need TF 2.15 or older.
 from __future__ import annotations
 
 import importlib
+import platform
 import sys
 import types
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
+import numpy as np
+import scipy
+import sklearn
 import tensorflow.compat.v1 as tf
 
 import errors
@@ -23,6 +27,17 @@ def tensorflow_version() -> Tuple[int, int]:
     """The running TensorFlow's (major, minor) version."""
     major, minor = tf.version.VERSION.split(".")[:2]
     return int(major), int(minor)
+
+
+def versions() -> Dict[str, str]:
+    """What the figures were computed with."""
+    return {
+        "python": platform.python_version(),
+        "tensorflow": tf.version.VERSION,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+    }
 
 
 def has_own_estimator() -> bool:

@@ -10,10 +10,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import errors
-from training import checkpoints, files, scoring
+from training import files, scoring
 from training.heads import Head
 
 HISTORY_FILE = "training.json"
+# For TensorBoard: scores as a run of their own.
+FOLDER = "eval"
 
 Row = Mapping[str, np.ndarray]
 
@@ -145,9 +147,8 @@ class History:
 class Evaluator:
     """Scores the dev set at given steps, keeps the best weights, and says when to stop.
 
-    The best weights lie in the folder `best` of the output folder. Its step and the history tell the state: both
-    survive a kill at any point, and a training that goes on from an older checkpoint makes again what is behind it,
-    except for the best itself.
+    The best weights are the run's pack. Its step and the history tell the state: both survive a kill at any point,
+    and a training that goes on from an older checkpoint makes again what is behind it, except for the best itself.
     """
 
     def __init__(
@@ -157,7 +158,9 @@ class Evaluator:
         start: int,
         score: Scorer,
         due_steps: FrozenSet[int],
+        keep: Callable[[str, Scores], None],
         patience: Optional[int] = None,
+        kept_step: Optional[int] = None,
     ) -> None:
         """Takes up an earlier state.
 
@@ -167,15 +170,16 @@ class Evaluator:
           start: the step that the training starts from.
           score: predictions of the dev set -> scores.
           due_steps: when to evaluate.
+          keep: keeps the weights of a checkpoint, with their scores, as the best.
           patience: evaluations without a new best after which the training stops; None for never.
+          kept_step: the step of the weights that are kept as the best so far.
         """
         self._output_dir = output_dir
         self.history = history
         self._score = score
         self.due_steps = due_steps
+        self._keep = keep
         self._patience = patience
-        kept = checkpoints.keep_best_only(output_dir)
-        kept_step = checkpoints.read_step(kept) if kept else None
         history.forget_after(start, keep=kept_step)
         self._best = history.at(kept_step)
 
@@ -190,13 +194,13 @@ class Evaluator:
             return False
         return sum(entry["step"] > self._best["step"] for entry in self.history.evaluations) >= self._patience
 
-    def evaluate(self, step: int, rows: Sequence[Row], save: Callable[[str], None]) -> None:
-        """Scores predictions; where they are the best so far (of equal scores, by the lower loss), saves the weights.
+    def evaluate(self, step: int, rows: Sequence[Row], checkpoint: str) -> None:
+        """Scores predictions; where they are the best so far (of equal scores, by the lower loss), keeps the weights.
 
         Args:
           step: the training step of the weights.
           rows: the head's predictions for the dev set.
-          save: writes the weights as a checkpoint, with its note, under this prefix.
+          checkpoint: the weights.
         """
         scores = self._score(rows)
         primary = next(iter(scores.metrics))
@@ -205,7 +209,7 @@ class Evaluator:
             -float("inf" if self._best["loss"] is None else self._best["loss"]),
         )
         if is_best:
-            save(checkpoints.best_prefix(self._output_dir))
+            self._keep(checkpoint, scores)
         self.history.add(step, scores)
         self.history.write()
         if is_best:
@@ -226,6 +230,6 @@ class Evaluator:
         values = dict(scores.metrics, loss=scores.loss)
         # The graph that the hooks of a training see; a writer cannot be made outside of one in TensorFlow 2.
         with tf.Graph().as_default():
-            writer = tf.summary.FileWriterCache.get(os.path.join(self._output_dir, "eval"))
+            writer = tf.summary.FileWriterCache.get(os.path.join(self._output_dir, FOLDER))
         writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag=k, simple_value=v) for k, v in values.items()]), step)
         writer.flush()

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from training import checkpoints, files
+from training import checkpoints
 from training.evaluation import Evaluator, History, Row, rows_of
 from training.interrupts import StopRequest
 from training.model_fn import TrainingTensors
@@ -142,50 +142,69 @@ class ProgressHook(_StepHook):
             self._bar = None
 
 
+class CheckpointHook(_StepHook):
+    """Saves checkpoints every so many steps, and when the training ends."""
+
+    def __init__(self, saver: tf.train.Saver, output_dir: str, every_steps: int) -> None:
+        """Takes the parts.
+
+        Args:
+          saver: of the training.
+          output_dir: of the run.
+          every_steps: steps between two checkpoints.
+        """
+        self._saver = saver
+        self._prefix = os.path.join(output_dir, checkpoints.MODEL_NAME)
+        self._every_steps = every_steps
+        self._saved_step = 0
+
+    def after_create_session(self, session: tf.Session, coord: Any) -> None:
+        """Starts behind the checkpoint that the session may have begun with."""
+        super().after_create_session(session, coord)
+        self._saved_step = self.step
+
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
+        """Saves where it is time to."""
+        self.step += 1
+        if self.step % self._every_steps == 0:
+            self.save(run_context.session)
+
+    def end(self, session: tf.Session) -> None:
+        """Saves what the training has come to."""
+        self.save(session)
+
+    def save(self, session: tf.Session) -> str:
+        """Saves a checkpoint of this step, unless that is done; returns its prefix."""
+        if self._saved_step != self.step:
+            self._saver.save(session, self._prefix, global_step=self.step)
+            self._saved_step = self.step
+        return f"{self._prefix}-{self.step}"
+
+
 class EvaluationHook(_StepHook):
     """Scores the dev set with the weights of the moment, in the session of the training."""
 
-    def __init__(self, tensors: TrainingTensors, evaluator: Evaluator, output_dir: str) -> None:
+    def __init__(self, tensors: TrainingTensors, evaluator: Evaluator, checkpoint_hook: CheckpointHook) -> None:
         """Takes the parts.
 
         Args:
           tensors: of the training, with a dev set.
           evaluator: says when, and what to do with the predictions.
-          output_dir: of the run.
+          checkpoint_hook: comes before this one.
         """
         self._tensors = tensors
         self._evaluator = evaluator
-        self._checkpoint_prefix = os.path.join(output_dir, "model.ckpt")
-        self._earlier_best = checkpoints.find_best(output_dir)
-
-    def begin(self) -> None:
-        """Makes the saver of the best weights: the model's variables, no optimizer slots."""
-        super().begin()
-        variables = tf.trainable_variables() + [self._global_step]
-        self._saver = tf.train.Saver(variables, max_to_keep=1, save_relative_paths=True)
-        if self._earlier_best:
-            self._saver.recover_last_checkpoints([self._earlier_best])
+        self._checkpoint_hook = checkpoint_hook
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         """Evaluates where it is time to, and stops the training where it has come to nothing."""
         self.step += 1
-        self._evaluate_if_due(run_context.session)
+        if self._evaluator.is_due(self.step):
+            # First a checkpoint: a run that is killed goes on from its last scores.
+            prefix = self._checkpoint_hook.save(run_context.session)
+            self._evaluator.evaluate(self.step, self._predict(run_context.session), prefix)
         if self._evaluator.is_over:
             run_context.request_stop()
-
-    def _evaluate_if_due(self, session: tf.Session) -> None:
-        if not self._evaluator.is_due(self.step):
-            return
-
-        def save(prefix: str) -> None:
-            files.make_folder(checkpoints.folder_of(prefix))
-            self._saver.save(session, prefix, global_step=self.step, write_meta_graph=False)
-
-        self._evaluator.evaluate(self.step, self._predict(session), save)
-        # A run that is killed goes on from its last scores. The saver is the estimator's: it keeps the newest five.
-        tf.get_collection(tf.GraphKeys.SAVERS)[0].save(
-            session, self._checkpoint_prefix, global_step=self.step, write_meta_graph=False
-        )
 
     def _predict(self, session: tf.Session) -> List[Row]:
         session.run(self._tensors.dev_start)

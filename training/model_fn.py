@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
 import modeling
 import optimization
-from training import compat
+from training import checkpoints, compat
 from training.heads import Head, HeadOutput
+from training.sources import Part, Source
 
 Features = Mapping[str, tf.Tensor]
 
@@ -40,12 +41,52 @@ class TrainingTensors:
       learning_rate: scalar, of the step.
       dev_start: the operation that goes to the start of the dev set; None where there is none.
       dev_batch: the head's predictions for the next batch of it, by the weights of the moment.
+      saver: of the training's checkpoints.
     """
 
     loss: tf.Tensor
     learning_rate: tf.Tensor
     dev_start: Optional[tf.Operation] = None
     dev_batch: Optional[Features] = None
+    saver: Optional[tf.train.Saver] = None
+
+
+class InitialValues:
+    """Gives the variables of the default graph their initial values, when a session begins."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        """Takes files and what comes from them."""
+        self._parts = parts
+        self._variables = {optimization.variable_name(variable): variable for variable in tf.trainable_variables()}
+
+    def scaffold(self, saver: Optional[tf.train.Saver] = None) -> tf.train.Scaffold:
+        """The estimator's way to begin: from these values, unless the saver finds a checkpoint."""
+        for part in self._parts:
+            if part.values is None:
+                tf.train.init_from_checkpoint(part.path, {name: name for name in part.names})
+        return tf.train.Scaffold(saver=saver, init_fn=lambda scaffold, session: self._feed(session, ()))
+
+    def load(self, session: tf.Session, but: Collection[str]) -> None:
+        """Loads the values of all variables but some, outside of the estimator's own initialisation."""
+        names = [name for part in self._parts if part.values is None for name in part.names if name not in but]
+        session.run([self._variables[name].initializer for name in names])
+        self._feed(session, but)
+
+    def _feed(self, session: tf.Session, but: Collection[str]) -> None:
+        """Loads what comes from packs. One by one: they need not fit into one message."""
+        for part in self._parts:
+            for name, value in (part.values or {}).items():
+                if name not in but:
+                    initializer = self._variables[name].initializer
+                    session.run(initializer, {initializer.inputs[1]: value})
+
+
+def _by_name(init_checkpoint: Optional[str]) -> List[Part]:
+    """A checkpoint as the source of all variables of the default graph that have a name in it."""
+    if not init_checkpoint:
+        return []
+    names = modeling.get_assignment_map_from_checkpoint(tf.trainable_variables(), init_checkpoint)[0]
+    return [Part(init_checkpoint, tuple(names))]
 
 
 def build_model_fn(
@@ -58,7 +99,8 @@ def build_model_fn(
     top_layers: Optional[int] = None,
     use_tpu: bool = False,
     use_one_hot_embeddings: bool = False,
-    init_names: Optional[Sequence[str]] = None,
+    source: Optional[Source] = None,
+    checkpoint_kind: Optional[str] = None,
     training_hooks: Callable[[TrainingTensors], List[tf.train.SessionRunHook]] = lambda tensors: [],
     dev_data: Optional[Callable[[], tf.data.Dataset]] = None,
 ) -> Callable:
@@ -74,7 +116,9 @@ def build_model_fn(
       top_layers: how many layers, in mode `top_layers`.
       use_tpu: whether the model runs on a TPU.
       use_one_hot_embeddings: look words up by a matrix product.
-      init_names: the variables to take from the checkpoint; by default all that have a name in it.
+      source: where initial values come from, in place of `init_checkpoint`.
+      checkpoint_kind: what a training's checkpoints hold: `whole`, every variable, or `trained`, see
+        `checkpoints.RunSaver`. None leaves them to the estimator.
       training_hooks: makes the hooks of a training; not used on a TPU.
       dev_data: makes the batches of a dev set that a hook scores on the graph of the training; not used on a TPU.
     """
@@ -92,35 +136,32 @@ def build_model_fn(
         )
         return head.build(model, features, is_training)
 
-    def watched(loss: tf.Tensor) -> TrainingTensors:
+    def watched(loss: tf.Tensor, saver: tf.train.Saver) -> TrainingTensors:
         rate = tf.get_collection(optimization.LEARNING_RATE)[-1]
         tf.summary.scalar("learning_rate", rate)
         if dev_data is None:
-            return TrainingTensors(loss, rate)
+            return TrainingTensors(loss, rate, saver=saver)
         batches = tf.data.make_initializable_iterator(dev_data())
         features = batches.get_next()
         with tf.variable_scope(tf.get_variable_scope(), reuse=True):
             output = forward(features, is_training=False)
-        return TrainingTensors(loss, rate, batches.initializer, head.predictions(output, features))
+        return TrainingTensors(loss, rate, batches.initializer, head.predictions(output, features), saver)
 
-    def initialise() -> None:
-        if init_checkpoint:
-            names = init_names
-            if names is None:
-                names = modeling.get_assignment_map_from_checkpoint(tf.trainable_variables(), init_checkpoint)[0]
-            tf.train.init_from_checkpoint(init_checkpoint, {name: name for name in names})
-
-    def scaffold_fn() -> tf.train.Scaffold:
-        initialise()
-        return tf.train.Scaffold()
+    def make_saver(values: InitialValues) -> Optional[tf.train.Saver]:
+        if checkpoint_kind is None:
+            return None
+        if checkpoint_kind == "whole":
+            return tf.train.Saver(max_to_keep=checkpoints.KEPT, save_relative_paths=True)
+        trained = optimization.trainable_variables(tuning_mode, top_layers)
+        names = {optimization.variable_name(variable) for variable in trained}
+        return checkpoints.RunSaver(trained, lambda session: values.load(session, but=names))
 
     def model_fn(features: Features, labels: Any, mode: str, params: Mapping[str, Any]):
         del labels, params  # they are in `features`; the estimator wants the arguments
         is_training = mode == compat.ModeKeys.TRAIN
         output = forward(features, is_training)
-        if not use_tpu:
-            initialise()
-        spec = {"mode": mode, "scaffold_fn": scaffold_fn if use_tpu else None}
+        values = InitialValues(source.parts if source else _by_name(init_checkpoint))
+        spec: Dict[str, Any] = {"mode": mode}
         if is_training:
             spec["loss"] = output.loss
             spec["train_op"] = optimization.create_optimizer(
@@ -132,8 +173,13 @@ def build_model_fn(
                 tuning_mode,
                 top_layers,
             )
-            spec["training_hooks"] = [] if use_tpu else training_hooks(watched(output.loss))
-        elif mode == compat.ModeKeys.EVAL:
+            # On a TPU this is inside of the replicated step, where a saver cannot be built.
+            saver = None if use_tpu else make_saver(values)
+            spec["scaffold_fn"] = lambda: values.scaffold(saver or make_saver(values))
+            spec["training_hooks"] = [] if use_tpu else training_hooks(watched(output.loss, saver))
+            return compat.TPUEstimatorSpec(**spec)
+        spec["scaffold_fn"] = values.scaffold
+        if mode == compat.ModeKeys.EVAL:
             spec["loss"] = output.loss
             spec["eval_metrics"] = head.eval_metrics(output, features)
         else:

@@ -8,6 +8,7 @@ a changed pack is refused whatever was changed. LayerNorms are part of a pack: p
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import hashlib
 import json
@@ -164,6 +165,19 @@ def describe_tokenizer(kind: str, do_lower_case: bool, vocabulary: Sequence[str]
     }
 
 
+def now() -> str:
+    """The date for `PackConfig.created`."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def with_scores(pack: Pack, scores: Any) -> Pack:
+    """The same weights with these scores (an `evaluation.Scores`) of theirs."""
+    config = dataclasses.replace(
+        pack.config, metrics=dict(scores.metrics), loss=scores.loss, collapsed=bool(scores.collapsed)
+    )
+    return Pack(config, pack.tensors)
+
+
 def is_pack(path: str) -> bool:
     """Whether a path is spelt like a pack's."""
     return path.endswith(ENDING)
@@ -195,7 +209,8 @@ def write(path: str, pack: Pack) -> None:
 def serialise(pack: Pack) -> bytes:
     """A pack as the bytes of its file."""
     values = dict(files.finite(dataclasses.asdict(pack.config)), format=FORMAT)
-    text = json.dumps(dict(values, **{_CHECKSUM: _NO_CHECKSUM}), ensure_ascii=False, allow_nan=False)
+    # The checksum comes first: a label of 64 zeros must not be taken for its place.
+    text = json.dumps(dict({_CHECKSUM: _NO_CHECKSUM}, **values), ensure_ascii=False, allow_nan=False)
     tensors = {name: np.ascontiguousarray(tensor) for name, tensor in pack.tensors.items()}
     data = safetensors.numpy.save(tensors, {METADATA_KEY: text})
     checksum = hashlib.sha256(data).hexdigest()
@@ -269,6 +284,7 @@ def _read_header(path: str, data: bytes) -> Tuple[Dict[str, Any], Dict[str, Any]
         values = json.loads(header["__metadata__"][METADATA_KEY])
         if not isinstance(values, dict):
             raise ValueError(f"{METADATA_KEY} holds no JSON object")
+        json.dumps(values, ensure_ascii=False).encode("utf-8")  # JSON has words for half characters, UTF-8 has none
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(path, f"its header has no {METADATA_KEY} ({errors.reason(error)})") from None
     return header, values
@@ -318,7 +334,7 @@ def check(pack: Pack, where: str) -> None:
     """
     try:
         expected = expected_shapes(pack.config)
-    except (errors.UserError, TypeError, ValueError) as error:
+    except (errors.UserError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise errors.UserError(f"{where} has an impossible {METADATA_KEY}: {errors.reason(error)}.") from None
     found = pack.shapes()
     misfit = modeling.describe_misfit(expected, found)
@@ -340,17 +356,22 @@ def check(pack: Pack, where: str) -> None:
 
 def expected_shapes(config: PackConfig) -> Dict[str, Tuple[int, ...]]:
     """Name -> shape of what a pack with this configuration holds."""
+    shapes, trained = _model_of(config)
+    return {name: shapes[name] for name in trained}
+
+
+def _model_of(config: PackConfig) -> Tuple[parameters.Shapes, List[str]]:
+    """Name -> shape of the whole model, and the names of what a pack holds of it."""
     labels = config.labels
     if len(set(map(str, labels))) != len(labels) or not all(isinstance(label, str) for label in labels):
         raise errors.UserError(f"its labels are not different words: {labels}")
-    shapes, trained = _shapes_of(
-        json.dumps(config.architecture, sort_keys=True),
+    return _shapes_of(
+        json.dumps(config.architecture),
         json.dumps(config.adapter),
         config.tuning_mode,
         config.tune_top_layers,
         config.make_head(),
     )
-    return {name: shapes[name] for name in trained}
 
 
 @functools.lru_cache(maxsize=32)
@@ -370,9 +391,9 @@ def _shapes_of(
 
 def frozen_names(config: PackConfig) -> List[str]:
     """The variables of the base that a pack builds upon: those that it does not hold itself."""
-    shapes = parameters.model_shapes(config.bert_config, config.make_head(), config.adapter_config)
-    trained = set(expected_shapes(config))
-    return [name for name in shapes if name not in trained]
+    shapes, trained = _model_of(config)
+    held = set(trained)
+    return [name for name in shapes if name not in held]
 
 
 def check_base(pack: Pack, where: str, digests: fingerprints.Digests, base: str) -> None:
@@ -388,6 +409,9 @@ def check_base(pack: Pack, where: str, digests: fingerprints.Digests, base: str)
       errors.UserError: the base has other variables or other values.
     """
     names = frozen_names(pack.config)
+    layers, found_layers = pack.config.bert_config.num_hidden_layers, optimization.count_layers(list(digests))
+    if names and found_layers != layers:
+        raise errors.UserError(f"The pack {where} belongs to a base with {layers} layers; {base} has {found_layers}.")
     missing = [name for name in names if name not in digests]
     if missing:
         raise errors.UserError(

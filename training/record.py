@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Mapping
 import tensorflow.compat.v1 as tf
 
 import errors
-from training import checkpoints, files
-from training.settings import MODEL, TRAINING, Settings
+from training import checkpoints, files, packs
+from training.settings import ADAPTER_SETTINGS, MODEL, TRAINING, Settings
 
 SETTINGS_FILE = "settings.json"
 
@@ -53,14 +53,16 @@ class RunRecord:
         differing = self._differing_settings() + self._differing_facts(facts)
         if differing:
             place = f"output folder {settings.output_dir}"
-            if not _holds_checkpoint(settings.output_dir):
+            if not holds_run(settings.output_dir):
                 place = f"folder of --init_checkpoint={settings.init_checkpoint}"
+                if settings.adapter_pack:
+                    place = f"pack {settings.adapter_pack}"
             raise errors.UserError(
                 "The {} holds a run with other settings: {}. Use another --output_dir, or the same settings.".format(
                     place, "; ".join(differing)
                 )
             )
-        if settings.do_train and not settings.evaluates_in_training and checkpoints.find_best(settings.output_dir):
+        if settings.do_train and not settings.evaluates_in_training and _is_scored(settings.output_dir):
             raise errors.UserError(
                 f"The run in {settings.output_dir} is scored along its training; without scores its best weights would "
                 "be out of date. Add --do_eval=true, or use another --output_dir."
@@ -99,23 +101,50 @@ class RunRecord:
         files.write_json(os.path.join(self._settings.output_dir, SETTINGS_FILE), dict(sorted(values.items())))
 
 
-def _holds_checkpoint(folder: str) -> bool:
-    return bool(checkpoints.find_latest(folder) or checkpoints.find_best(folder))
+def holds_run(folder: str) -> bool:
+    """Whether a folder holds weights of a run: a checkpoint, or a pack."""
+    return bool(checkpoints.find_latest(folder)) or tf.gfile.Exists(os.path.join(folder, packs.FILE_NAME))
+
+
+def _is_scored(folder: str) -> bool:
+    """Whether a folder's pack was chosen by its score."""
+    path = os.path.join(folder, packs.FILE_NAME)
+    return tf.gfile.Exists(path) and bool(packs.read_config(path).metrics)
 
 
 def find_noted(settings: Settings) -> Dict[str, Any]:
     """What is noted about the run that is continued or evaluated; empty where there is none.
 
     A folder whose run has not come to a checkpoint holds nothing that could be continued. What is evaluated in a new
-    folder comes from the run that `init_checkpoint` belongs to.
+    folder comes from a pack, or from the run that `init_checkpoint` belongs to.
     """
-    if _holds_checkpoint(settings.output_dir):
-        return _read(settings.output_dir)
+    if holds_run(settings.output_dir):
+        return read(settings.output_dir)
     if settings.do_train or not settings.init_checkpoint:
         return {}
-    return _read(checkpoints.run_folder(checkpoints.find_prefix(settings.init_checkpoint)))
+    if settings.adapter_pack:
+        return _noted_in_pack(settings, packs.read_config(packs.find(settings.adapter_pack)))
+    path = settings.init_checkpoint
+    return read(path if tf.gfile.IsDirectory(path) else checkpoints.folder_of(path))
 
 
-def _read(folder: str) -> Dict[str, Any]:
+def _noted_in_pack(settings: Settings, config: packs.PackConfig) -> Dict[str, Any]:
+    """What a pack says, in the form of a run's record. What it does not say is taken to agree."""
+    noted = dict(settings.identity((MODEL,)), **config.training)
+    adapter = config.adapter or {}
+    noted.update({name: adapter.get(field) for name, field in ADAPTER_SETTINGS.items()})
+    noted.update(
+        tuning_mode=config.tuning_mode,
+        tune_top_layers=config.tune_top_layers,
+        do_lower_case=config.tokenizer.get("do_lower_case"),
+        max_seq_length=config.max_seq_length,
+        seed=config.seed,
+        facts={"labels": list(config.labels)},
+    )
+    return noted
+
+
+def read(folder: str) -> Dict[str, Any]:
+    """What a run noted in its output folder; empty where that is missing."""
     path = os.path.join(folder, SETTINGS_FILE)
     return files.read_json(path) if tf.gfile.Exists(path) else {}

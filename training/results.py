@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import platform
 from typing import Any, Dict, Mapping
 
-import numpy as np
-import scipy
-import sklearn
-import tensorflow.compat.v1 as tf
-
-from training import files, parameters
+from training import compat, files, parameters
 from training.evaluation import History, Scores
 from training.run import Run
 
 TEXT_FILE = "eval_results.txt"
 JSON_FILE = "results.json"
-
-
-def versions() -> Dict[str, str]:
-    """What the figures were computed with."""
-    return {
-        "python": platform.python_version(),
-        "tensorflow": tf.version.VERSION,
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-        "scikit-learn": sklearn.__version__,
-    }
 
 
 def training_summary(run: Run) -> Dict[str, Any]:
@@ -66,9 +49,14 @@ def describe(run: Run, task_name: str, scores: Scores, majority: Mapping[str, fl
             "trained": parameters.count(run.shapes, run.trained),
         },
         "training": training_summary(run),
-        "fingerprints": {"base": run.base_fingerprint(), "train_data": run.record.facts.get("train_data")},
+        "fingerprints": {
+            "base": run.record.facts.get("base"),
+            "frozen": run.frozen_fingerprint(),
+            "train_data": run.record.facts.get("train_data"),
+            "pack": run.pack_fingerprint(),
+        },
         "data": dict(data),
-        "versions": versions(),
+        "versions": compat.versions(),
         "settings": run.record.training_settings(),
         "command": dataclasses.asdict(run.settings),
     }

@@ -16,9 +16,22 @@ import modeling
 import optimization
 import tokenization
 from pipeline import records
-from training import checkpoints, compat, evaluation, files, hooks, interrupts, parameters
+from training import (
+    checkpoints,
+    compat,
+    evaluation,
+    files,
+    fingerprints,
+    hooks,
+    interrupts,
+    packs,
+    parameters,
+    record,
+    sources,
+)
 from training.evaluation import Evaluator, History
 from training.heads import Head
+from training.keeping import PackKeeper
 from training.model_fn import Schedule, TrainingTensors, build_model_fn
 from training.record import RunRecord
 from training.settings import Settings
@@ -62,6 +75,12 @@ class Run:
         self.head = head
         self.config = modeling.BertConfig.from_json_file(settings.bert_config_file)
         self.tokenizer = load_tokenizer(settings, self.config)
+        vocab = self.tokenizer.vocab
+        self._tokenizer_facts = packs.describe_tokenizer(
+            "wordpiece" if settings.vocab_file else "sentencepiece",
+            settings.do_lower_case,
+            sorted(vocab, key=vocab.__getitem__),
+        )
         modeling.check_sequence_length(settings.max_seq_length, self.config)
         self.record = RunRecord(settings, facts or {})
         self.seed = self.record.seed
@@ -70,36 +89,47 @@ class Run:
             list(self.shapes), settings.tuning_mode, self.config.num_hidden_layers, settings.tune_top_layers
         )
         self._init = self._find_initial_values()
-        self._check_head_for_prediction()
+        self._check_initial_values()
+        self._result: Optional[sources.Source] = None
         self._num_train_examples = num_train_examples
         self._schedule = self._make_schedule() if settings.do_train else None
         self._cluster = None
         if settings.use_tpu and settings.tpu_name:
             self._cluster = compat.tpu_cluster(settings.tpu_name, settings.tpu_zone, settings.gcp_project)
 
-    def _find_initial_values(self) -> Optional[checkpoints.Source]:
+    def _find_initial_values(self) -> Optional[sources.Source]:
         settings = self.settings
-        if not settings.do_train and settings.init_checkpoint and self._is_own(settings.init_checkpoint):
+        choose = functools.partial(
+            sources.choose_source,
+            self.shapes,
+            settings.init_checkpoint,
+            settings.do_train,
+            settings.adapter_pack,
+            self.head.kind,
+        )
+        if not settings.do_train and self._names_own_weights():
             # One of several checkpoints of this folder's run, named to be evaluated.
-            return checkpoints.choose_source(self.shapes, settings.init_checkpoint, for_training=False)
-        source = checkpoints.find_own(self.shapes, settings.output_dir, self.trained if settings.do_train else ())
+            return choose()
+        if not settings.do_train and settings.adapter_pack and record.holds_run(settings.output_dir):
+            raise errors.UserError(
+                f"The folder {settings.output_dir} holds a run of its own: to evaluate --adapter_pack="
+                f"{settings.adapter_pack}, use another --output_dir."
+            )
+        source = self._own_run().find(to_continue=settings.do_train)
         if source:
-            tf.logging.info("Continuing from %s (step %d)", source.prefix, source.step)
+            tf.logging.info("Continuing from %s (step %d)", source, source.step)
             return source
-        if self.settings.init_checkpoint:
-            tokenization.validate_case_matches_checkpoint(self.settings.do_lower_case, self.settings.init_checkpoint)
-            source = checkpoints.choose_source(self.shapes, self.settings.init_checkpoint, self.settings.do_train)
+        if settings.init_checkpoint:
+            tokenization.validate_case_matches_checkpoint(settings.do_lower_case, settings.init_checkpoint)
+            source = choose()
             tf.logging.info(
-                "Initial values: %d variables from %s, %d fresh",
-                len(source.names),
-                source.prefix,
-                len(source.fresh),
+                "Initial values: %d variables from %s, %d fresh", len(source.names), source, len(source.fresh)
             )
             return source
-        if not self.settings.do_train:
+        if not settings.do_train:
             raise errors.UserError(
-                f"There is nothing to evaluate: {self.settings.output_dir} holds no checkpoint, and no "
-                "--init_checkpoint is given."
+                f"There is nothing to evaluate: {settings.output_dir} holds no checkpoint, and no --init_checkpoint "
+                "is given."
             )
         if settings.tuning_mode != "full":
             raise errors.UserError(
@@ -109,27 +139,62 @@ class Run:
         tf.logging.warning("No --init_checkpoint: BERT itself starts from random weights.")
         return None
 
-    def _check_head_for_prediction(self) -> None:
-        """An untrained head can be scored, to compare with; nobody wants its predictions."""
+    def _own_run(self) -> sources.OwnRun:
+        """The run of the output folder, to be looked for."""
         settings = self.settings
-        predicts_only = settings.do_predict and not settings.do_train and not settings.do_eval
-        if predicts_only and any(optimization.HEAD.search(name) for name in self._init.fresh):
-            raise errors.UserError(
-                f"{self._init.prefix} holds no trained head, so there is nothing to predict with: give the "
-                "--output_dir or the --init_checkpoint of a training."
-            )
+        base = None if self._names_own_weights() else settings.init_checkpoint
+        return sources.OwnRun(
+            settings.output_dir,
+            self.shapes,
+            self.trained,
+            base,
+            settings.adapter_pack if base else None,
+            self.record.facts.get("frozen"),
+            settings.save_full_checkpoint,
+        )
 
-    def base_fingerprint(self) -> Optional[str]:
-        """A hash of the BERT that this run began with; None where that was random."""
-        if self.record.is_known or "base" in self.record.facts:
-            return self.record.facts.get("base")
-        return self._init and checkpoints.fingerprint(self._init.prefix, checkpoints.base_names(self.shapes))
+    def _names_own_weights(self) -> bool:
+        """Whether what is named as initial belongs to the run of the output folder."""
+        own = os.path.realpath(self.settings.output_dir)
+        named = [path for path in (self.settings.init_checkpoint, self.settings.adapter_pack) if path]
+        return any(own in (os.path.realpath(path), os.path.realpath(checkpoints.folder_of(path))) for path in named)
+
+    def _check_initial_values(self) -> None:
+        """Refuses weights that are for other texts, or for nothing.
+
+        An untrained head can be scored, to compare with; nobody wants its predictions.
+        """
+        settings, source = self.settings, self._init
+        if source is None:
+            return
+        if source.pack and source.pack.config.tokenizer != self._tokenizer_facts:
+            raise errors.UserError(
+                f"The pack {source.path} was trained with another tokenizer: {source.pack.config.tokenizer}; "
+                f"this one is {self._tokenizer_facts}."
+            )
+        predicts_only = settings.do_predict and not settings.do_train and not settings.do_eval
+        if predicts_only and any(optimization.HEAD.search(name) for name in source.fresh):
+            raise errors.UserError(
+                f"{source.path} holds no trained head, so there is nothing to predict with: give the --output_dir, the "
+                "--init_checkpoint or the --adapter_pack of a training."
+            )
 
     def claim_output_dir(self) -> None:
         """Makes the output folder and, before training, records whose run it holds."""
         files.make_folder(self.settings.output_dir)
         if self.settings.do_train:
-            self.record.write(base=self.base_fingerprint())
+            self.record.write(**self._base_facts())
+
+    def _base_facts(self) -> Dict[str, Optional[str]]:
+        """Fingerprints of the BERT that this run began with, and of what stays frozen of it; None where random."""
+        if self._continues() or self._init is None:
+            return {name: self.record.facts.get(name) for name in ("base", "frozen")}
+        digests = self._init.digests
+        frozen = [name for name in self.shapes if name not in set(self.trained)]
+        return {
+            "base": fingerprints.combine(digests, sources.base_names(self.shapes)),
+            "frozen": fingerprints.combine(digests, frozen) if frozen else None,
+        }
 
     def _make_schedule(self) -> Schedule:
         """Steps and learning rate for the training split."""
@@ -173,6 +238,7 @@ class Run:
         else:
             self._train_to(total, record_file, history, dev, evaluator)
         history.write()
+        self._keeper.complete()
 
     def _make_evaluator(self, dev: DevSet, history: History, start: int) -> Evaluator:
         settings, total = self.settings, self._schedule.num_train_steps
@@ -180,14 +246,34 @@ class Run:
             due = evaluation.multiples(settings.eval_every_steps, total)
         else:
             due = evaluation.epoch_ends(self._num_train_examples, settings.train_batch_size, total)
-        return Evaluator(settings.output_dir, history, start, dev.score, due, settings.early_stopping_patience)
+        kept = self._keeper.kept()
+        return Evaluator(
+            settings.output_dir,
+            history,
+            start,
+            dev.score,
+            due,
+            self._keeper.keep,
+            settings.early_stopping_patience,
+            kept.step if kept else None,
+        )
+
+    @property
+    def _keeper(self) -> PackKeeper:
+        """What keeps the run's pack."""
+        return PackKeeper(self.settings, self.record, self.config, self.head.kind, self._tokenizer_facts, self.trained)
+
+    def note_scores(self, scores: evaluation.Scores) -> None:
+        """Adds scores to the pack of a training that was not scored along the way."""
+        if self.settings.do_train:
+            self._keeper.note_scores(scores)
 
     def _evaluate_newest(self, evaluator: Evaluator, dev: DevSet, step: int) -> None:
         """Scores the newest checkpoint, which is of this step, if that is due."""
         if evaluator.is_due(step):
-            latest = checkpoints.find_latest(self.settings.output_dir)
-            rows = list(self._predict(dev.record_file, self.settings.eval_batch_size, latest))
-            evaluator.evaluate(step, rows, functools.partial(checkpoints.copy, latest))
+            newest = self._own_run().find(to_continue=True)
+            rows = list(self._predict(dev.record_file, self.settings.eval_batch_size, newest))
+            evaluator.evaluate(step, rows, newest.path)
 
     def _train_to(
         self,
@@ -206,8 +292,10 @@ class Run:
             total = self._schedule.num_train_steps
             progress = hooks.ProgressHook(tensors, total, settings.train_batch_size, history, stop)
             watching.append(progress)
-            # Behind the progress: what evaluation takes is not time of a step.
-            return [progress] + ([hooks.EvaluationHook(tensors, evaluator, settings.output_dir)] if evaluator else [])
+            # Behind the progress: what the others take is not time of a step.
+            saving = hooks.CheckpointHook(tensors.saver, settings.output_dir, settings.save_checkpoints_steps)
+            scoring = [hooks.EvaluationHook(tensors, evaluator, saving)] if evaluator else []
+            return [progress, saving, *scoring]
 
         input_fn = records.file_based_input_fn_builder(
             record_file,
@@ -222,7 +310,11 @@ class Run:
         if dev:
             dev_fn = self._input_fn(dev.record_file)
             dev_data = lambda: dev_fn({"batch_size": settings.eval_batch_size})  # noqa: E731
-        estimator = self._estimator(training_hooks=make_hooks, dev_data=dev_data)
+        # Summaries go to the writer of this folder. Made here, it does not begin with the graph, which takes more room
+        # than the weights.
+        with tf.Graph().as_default():
+            tf.summary.FileWriterCache.get(settings.output_dir)
+        estimator = self._estimator(self._init, training_hooks=make_hooks, dev_data=dev_data)
         # A TPU's loop has no hook that would see the request: there signals act at once.
         with self._failures_told(watching), interrupts.deferred(not settings.use_tpu) as stop:
             estimator.train(input_fn=input_fn, max_steps=step)
@@ -242,13 +334,11 @@ class Run:
             if isinstance(error, tf.errors.InvalidArgumentError) and optimization.NOT_FINITE not in str(error):
                 raise
             failed = f" at step {watching[-1].step + 1}" if watching else ""
-            kept = [f"the last checkpoint is {tf.train.latest_checkpoint(settings.output_dir)}"]
-            best = checkpoints.find_best(settings.output_dir)
-            if best:
-                kept.append(f"the best is {best}")
+            kept = [tf.train.latest_checkpoint(settings.output_dir), self._keeper.kept() and self._keeper.path]
+            good = ", ".join(path for path in kept if path) or "none were saved yet"
             raise errors.UserError(
                 f"The loss became NaN or infinite{failed}: lower --learning_rate (it is {settings.learning_rate}) and "
-                "use another --output_dir. The weights of before are good: {}.".format(", ".join(kept))
+                f"use another --output_dir. Weights of before are good: {good}."
             ) from None
         except tf.errors.ResourceExhaustedError as error:
             if "No space left" in str(error):
@@ -277,11 +367,13 @@ class Run:
 
     def predict(self, record_file: str, batch_size: int) -> Iterator[Dict[str, np.ndarray]]:
         """Yields the head's predictions for every record in the file's order, fillers left out."""
-        return self._predict(record_file, batch_size, self.checkpoint())
+        return self._predict(record_file, batch_size, self.source())
 
-    def _predict(self, record_file: str, batch_size: int, checkpoint: Optional[str]) -> Iterator[Dict[str, np.ndarray]]:
-        batches = self._estimator(predict_batch_size=batch_size).predict(
-            input_fn=self._input_fn(record_file), yield_single_examples=False, checkpoint_path=checkpoint
+    def _predict(
+        self, record_file: str, batch_size: int, source: Optional[sources.Source]
+    ) -> Iterator[Dict[str, np.ndarray]]:
+        batches = self._estimator(source, predict_batch_size=batch_size).predict(
+            input_fn=self._input_fn(record_file), yield_single_examples=False
         )
         for batch in batches:
             yield from evaluation.rows_of(batch)
@@ -296,23 +388,29 @@ class Run:
             label_type=self.head.label_type,
         )
 
-    def checkpoint(self) -> Optional[str]:
-        """The checkpoint of this run that `predict` uses: the best, or else the newest.
-
-        None where weights of another folder are evaluated, or a BERT without adapters or head in this one: those
-        initialise a model, they cannot be restored whole.
-        """
-        if self.settings.do_train:
-            return checkpoints.find_best(self.settings.output_dir) or checkpoints.find_latest(self.settings.output_dir)
-        return self._init.prefix if self._is_own(self._init.prefix) and not self._init.fresh else None
+    def source(self) -> sources.Source:
+        """The weights that `predict` uses: the run's pack on its base, or what is given to be evaluated."""
+        if not self.settings.do_train:
+            return self._init
+        if self._result is None:
+            self._result = self._own_run().find(to_continue=False)
+        return self._result
 
     def step(self) -> int:
-        """The training step of the weights that `predict` uses."""
-        return checkpoints.read_step(self.checkpoint()) if self.settings.do_train else self._init.step
+        """The training step of those weights."""
+        return self.source().step
 
-    def _is_own(self, checkpoint: str) -> bool:
-        """Whether a checkpoint belongs to the run of the output folder."""
-        return os.path.realpath(checkpoints.run_folder(checkpoint)) == os.path.realpath(self.settings.output_dir)
+    def pack_fingerprint(self) -> Optional[str]:
+        """A hash of what was trained; None where nothing was."""
+        return self._fingerprint(self.trained)
+
+    def frozen_fingerprint(self) -> Optional[str]:
+        """A hash of what stays frozen; None where nothing does."""
+        return self._fingerprint([name for name in self.shapes if name not in set(self.trained)])
+
+    def _fingerprint(self, names: Sequence[str]) -> Optional[str]:
+        digests = self.source().digests
+        return fingerprints.combine(digests, names) if names and all(name in digests for name in names) else None
 
     def _continues(self) -> bool:
         """Whether the estimator finds a checkpoint in its own folder and needs no initial values."""
@@ -323,15 +421,17 @@ class Run:
         latest = tf.train.latest_checkpoint(self.settings.output_dir)
         return checkpoints.read_step(latest) if latest else 0
 
-    def _estimator(self, predict_batch_size: int = 8, **training: Any) -> compat.TPUEstimator:
+    def _estimator(
+        self, source: Optional[sources.Source], predict_batch_size: int = 8, **training: Any
+    ) -> compat.TPUEstimator:
         settings = self.settings
-        init = None if self._continues() else self._init
         model_fn = build_model_fn(
             self.config,
             self.head,
             settings.adapter,
-            init_checkpoint=init.prefix if init else None,
-            init_names=init.names if init else None,
+            init_checkpoint=None,
+            source=source,
+            checkpoint_kind="whole" if settings.save_full_checkpoint else "trained",
             schedule=self._schedule,
             tuning_mode=settings.tuning_mode,
             top_layers=settings.tune_top_layers,
@@ -342,7 +442,9 @@ class Run:
         # Some fifty points on TensorBoard's curves, and more where a run is long.
         steps = self._schedule.num_train_steps if self._schedule else 0
         summary_steps = max(1, min(100, steps // 50))
-        return make_estimator(model_fn, settings, self.seed, self._cluster, predict_batch_size, summary_steps)
+        # Where nothing is trained, the estimator must not find a checkpoint: all values come from the source.
+        folder = settings.output_dir if training else os.path.join(settings.output_dir, evaluation.FOLDER)
+        return make_estimator(model_fn, settings, folder, self.seed, self._cluster, predict_batch_size, summary_steps)
 
 
 def load_tokenizer(settings: Settings, config: modeling.BertConfig) -> Any:
@@ -361,17 +463,25 @@ def load_tokenizer(settings: Settings, config: modeling.BertConfig) -> Any:
 
 
 def make_estimator(
-    model_fn: Any, settings: Settings, seed: int, cluster: Any, predict_batch_size: int, save_summary_steps: int
+    model_fn: Any,
+    settings: Settings,
+    folder: str,
+    seed: int,
+    cluster: Any,
+    predict_batch_size: int,
+    save_summary_steps: int,
 ) -> compat.TPUEstimator:
     """The one estimator factory; it is a TPUEstimator on CPUs and GPUs too."""
     config = compat.RunConfig(
         cluster=cluster,
         master=settings.master,
-        model_dir=settings.output_dir,
+        model_dir=folder,
         tf_random_seed=seed,
         # On a TPU the estimator brings its own.
         session_config=None if settings.use_tpu else compat.session_config(),
-        save_checkpoints_steps=settings.save_checkpoints_steps,
+        # Elsewhere a hook of ours saves; this one would write the graph too, more than the weights.
+        save_checkpoints_steps=settings.save_checkpoints_steps if settings.use_tpu else None,
+        save_checkpoints_secs=None,
         save_summary_steps=save_summary_steps,
         tpu_config=compat.TPUConfig(
             iterations_per_loop=settings.iterations_per_loop,

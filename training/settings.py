@@ -20,6 +20,8 @@ from adapter_layers import ACTIVATIONS, PAPER_INIT_SCALE, PAPER_SIZE, AdapterCon
 
 MODEL = "model"
 TRAINING = "training"
+# Flag -> field of an AdapterConfig.
+ADAPTER_SETTINGS = {"adapter_" + field.name: field.name for field in dataclasses.fields(AdapterConfig)}
 
 
 def setting(default: Any, help_text: str, scope: Optional[str] = None, kind: str = "value") -> Any:
@@ -50,8 +52,8 @@ class Settings:
     output_dir: Optional[str] = setting(None, "Folder for checkpoints and results; made if it does not exist.")
     init_checkpoint: Optional[str] = setting(
         None,
-        "Where the weights come from: a BERT checkpoint, one of an earlier run or of Google's adapter-bert. "
-        "Not read where the output folder holds a checkpoint already.",
+        "The base, where the weights come from: a BERT checkpoint, one of Google's adapter-bert, or the folder of an "
+        "earlier run. A run that goes on, or is evaluated, takes the base that it noted if none is given.",
         TRAINING,
         "path",
     )
@@ -116,6 +118,19 @@ class Settings:
         TRAINING,
     )
 
+    adapter_pack: Optional[str] = setting(
+        None,
+        "What a task has trained, on top of --init_checkpoint: a pack (*.safetensors), or the output folder of a run. "
+        "To be evaluated, or to train on from.",
+        TRAINING,
+        "path",
+    )
+    save_full_checkpoint: bool = setting(
+        False,
+        "Write checkpoints of the original kind, the frozen base and Adam's slots in each, for old tools. Otherwise "
+        "they hold what is trained, and the newest one the slots.",
+        TRAINING,
+    )
     eval_every_steps: Optional[int] = setting(
         None,
         "With --do_train and --do_eval: steps between two evaluations of the dev split; 0 for none. Once an epoch if "
@@ -198,6 +213,10 @@ class Settings:
                     f"--{name} needs scores along the training: add --do_eval=true, and leave --eval_every_steps out "
                     f"or above 0 (it is {self.eval_every_steps})."
                 )
+        if self.adapter_pack and not self.init_checkpoint:
+            raise errors.UserError(
+                f"--adapter_pack={self.adapter_pack} needs the base that it belongs to: give --init_checkpoint."
+            )
         if self.use_tpu:
             self._check_tpu()
 
@@ -230,10 +249,20 @@ class Settings:
             for field in dataclasses.fields(self)
             if field.metadata["scope"] in scopes
         }
-        for name in [name for name in values if name.startswith("adapter_")]:
-            value = getattr(self.adapter, name[len("adapter_") :], None)
-            values[name] = list(value) if isinstance(value, tuple) else value
+        for name, field in ADAPTER_SETTINGS.items():
+            if name in values:
+                value = getattr(self.adapter, field, None)
+                values[name] = list(value) if isinstance(value, tuple) else value
         return values
+
+
+    def training_values(self) -> Dict[str, Any]:
+        """The settings of a training that mean something elsewhere too: no paths."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.metadata["scope"] == TRAINING and field.metadata["kind"] == "value"
+        }
 
 
 def _identity_value(value: Any, kind: str) -> Any:
