@@ -36,7 +36,12 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
     return 0.5 * x * (1.0 + tf.erf(x / math.sqrt(2.0)))
 
 
-ACTIVATIONS = {"gelu": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": None}
+def swish(x: tf.Tensor) -> tf.Tensor:
+    """x · sigmoid(x), also known as SiLU: the default of AdapterHub's adapters."""
+    return x * tf.sigmoid(x)
+
+
+ACTIVATIONS = {"gelu": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu, "swish": swish, "tanh": tf.tanh, "linear": None}
 
 
 def get_activation(activation: Union[str, Callable, None]) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:

@@ -47,7 +47,7 @@ from tasks.processors import (  # noqa: F401
     MrpcProcessor,
     XnliProcessor,
 )
-from training import files, fingerprints, logs, parameters, results, scoring, sources, submission
+from training import files, fingerprints, logs, packs, parameters, results, scoring, sources, submission
 from training import settings as settings_lib
 from training.evaluation import Scorer, Scores, score_rows
 from training.heads import ClassificationHead, Head, RegressionHead
@@ -181,6 +181,7 @@ def model_fn_builder(
     if adapter_pack:
         shapes = parameters.model_shapes(bert_config, head, adapter_fn)
         source = sources.choose_source(shapes, init_checkpoint, for_training=True, adapter_pack=adapter_pack)
+        packs.check_architecture(source.pack, adapter_pack, bert_config.to_dict(), "bert_config")
     return build_model_fn(
         bert_config,
         head,

@@ -1,8 +1,10 @@
-"""Converts a Hugging Face BERT folder (safetensors) to Google's layout, which the entry points read.
+"""Converts a Hugging Face BERT folder (safetensors) to Google's layout, which the entry points read, or back.
 
     python scripts/convert_hf_checkpoint.py --hf_dir bert-base-uncased --output_dir bases/bert-base-uncased
+    python scripts/convert_hf_checkpoint.py --base_dir bases/my-bert --output_dir hf/my-bert --do_lower_case true
 
-Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt.*`. The work is done in `training/huggingface.py`.
+Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt.*`, or, the other way, `config.json`, `vocab.txt`,
+`tokenizer_config.json` and `model.safetensors`. The work is done in `training/huggingface.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is impor
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
 from errors import UserError, exits_on_user_error  # noqa: E402  the path has to be set first
-from training import huggingface  # noqa: E402
+from training import bases, huggingface  # noqa: E402
 
 
 def tokenizer_settings(hf_dir: str) -> Dict[str, Any]:
@@ -53,16 +55,21 @@ def describe_tokenizer(settings: Dict[str, Any]) -> List[str]:
     return lines
 
 
-def describe(done: huggingface.Conversion, settings: Dict[str, Any]) -> str:
-    """The report that is printed at the end."""
-    base, config = done.output_dir, done.config
-    lines = [
+def describe_weights(done: huggingface.Conversion) -> List[str]:
+    """What was read and what was written."""
+    config = done.config
+    return [
         f"Read: {', '.join(done.sources)} ({config['num_hidden_layers']} layers, hidden size "
         f"{config['hidden_size']}, {config['num_attention_heads']} heads, {config['vocab_size']} WordPieces, "
         f"activation {config['hidden_act']})",
         f"Wrote: {done.tensors} tensors, {done.parameters:,} parameters, to {done.output_dir}",
-        f"Skipped: {', '.join(done.skipped) or 'nothing'}",
     ]
+
+
+def describe(done: huggingface.Conversion, settings: Dict[str, Any]) -> str:
+    """The report that is printed at the end."""
+    base, config = done.output_dir, done.config
+    lines = [*describe_weights(done), f"Skipped: {', '.join(done.skipped) or 'nothing'}"]
     if done.pooler_is_random:
         lines.append(
             "Warning: the weights have no pooler (a masked language model's have none), so a random "
@@ -81,18 +88,38 @@ def describe(done: huggingface.Conversion, settings: Dict[str, Any]) -> str:
     return "\n".join([*lines, "Next, for example:", command])
 
 
+def convert(args: argparse.Namespace) -> str:
+    """Converts to Google's layout; returns the report."""
+    settings = tokenizer_settings(args.hf_dir)
+    return describe(huggingface.convert(args.hf_dir, args.output_dir, args.overwrite), settings)
+
+
+def convert_back(args: argparse.Namespace) -> str:
+    """Converts to Hugging Face's layout; returns the report."""
+    if args.do_lower_case is None:
+        raise UserError("--base_dir needs --do_lower_case=true or =false: Google's layout does not say which.")
+    base = bases.Base.find(args.base_dir)
+    done = huggingface.export_base(base, args.output_dir, args.do_lower_case == "true", args.overwrite)
+    lines = [*describe_weights(done), "Next, for example:"]
+    return "\n".join([*lines, f"  transformers.BertModel.from_pretrained({done.output_dir!r})"])
+
+
 @exits_on_user_error
 def main() -> None:
     """Reads the flags, converts, reports."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--hf_dir", required=True, help="config.json, model.safetensors, vocab.txt")
-    parser.add_argument("--output_dir", required=True, help="where the three results go; made if needed")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--hf_dir", help="to be read: config.json, model.safetensors, vocab.txt")
+    source.add_argument("--base_dir", help="to be read: bert_config.json, bert_model.ckpt.*, vocab.txt")
+    parser.add_argument("--output_dir", required=True, help="where the results go; made if needed")
+    parser.add_argument(
+        "--do_lower_case", choices=("true", "false"), help="with --base_dir: what its tokenizer is to do"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace results that are already there")
     args = parser.parse_args()
     if "://" in args.output_dir:
         raise UserError(f"--output_dir={args.output_dir} is no local folder: convert to one, then copy it.")
-    settings = tokenizer_settings(args.hf_dir)
-    print(describe(huggingface.convert(args.hf_dir, args.output_dir, args.overwrite), settings))
+    print(convert(args) if args.hf_dir else convert_back(args))
 
 
 if __name__ == "__main__":

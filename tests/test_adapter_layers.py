@@ -63,6 +63,7 @@ CLOSED_FORMS = {
     "gelu": tanh_gelu,
     "gelu_erf": exact_gelu,
     "relu": lambda x: max(x, 0.0),
+    "swish": lambda x: x / (1 + math.exp(-x)),
     "tanh": math.tanh,
     "linear": lambda x: x,
 }

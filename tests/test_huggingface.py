@@ -266,7 +266,7 @@ def test_activations_keep_their_meaning(theirs, ours):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"hidden_act": "silu"}, "Available: gelu, gelu_new, gelu_pytorch_tanh, relu, tanh"),
+        ({"hidden_act": "mish"}, "Available: gelu, gelu_new, gelu_pytorch_tanh, relu, swish, silu, tanh"),
         ({"model_type": "roberta"}, 'model_type = "roberta"; expected "bert"'),
         ({"model_type": None}, "model_type = null"),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps = 1e-05; expected 1e-12"),

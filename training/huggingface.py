@@ -1,4 +1,4 @@
-"""Hugging Face BERT folders -> `bert_config.json`, `vocab.txt` and `bert_model.ckpt` in Google's layout.
+"""Hugging Face BERT folders <-> `bert_config.json`, `vocab.txt` and `bert_model.ckpt` in Google's layout.
 
 The correspondence of the two worlds is data: `tensor_table` pairs the two names of each tensor, `ACTIVATIONS`
 those of the activations, so both can be read in either direction. Weights come from safetensors files only:
@@ -7,18 +7,25 @@ a pickle can run code, and PyTorch is not needed here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+import uuid
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import safetensors
+import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import errors
 
+if TYPE_CHECKING:  # that module imports this one
+    from training import bases
+
 CONFIG_NAME, VOCAB_NAME, CHECKPOINT_NAME = "bert_config.json", "vocab.txt", "bert_model.ckpt"
+HF_CONFIG, HF_WEIGHTS, HF_TOKENIZER = "config.json", "model.safetensors", "tokenizer_config.json"
 
 # Hugging Face's "gelu" is the exact one; Google's "gelu" is the tanh approximation. Where two of their names
 # mean one of ours, the first is the one to use backwards.
@@ -27,6 +34,8 @@ ACTIVATIONS = (
     ("gelu_new", "gelu"),
     ("gelu_pytorch_tanh", "gelu"),
     ("relu", "relu"),
+    ("swish", "swish"),
+    ("silu", "swish"),
     ("tanh", "tanh"),
 )
 _SIZES = (
@@ -49,7 +58,7 @@ _FIXED = (
 )
 _OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
-_FLOAT_TYPES = ("F32", "F16", "BF16")
+FLOAT_TYPES = ("F32", "F16", "BF16")
 _POOLER_SEED = 20190613
 
 
@@ -163,9 +172,28 @@ def google_config(hf_config: Mapping[str, Any], source: str) -> Dict[str, Any]:
     return config
 
 
+def hf_config(config: Mapping[str, Any], source: str) -> Dict[str, Any]:
+    """The `config.json` that says the same as a `bert_config.json`: the inverse of `google_config`.
+
+    Args:
+      config: the content of `bert_config.json`; keys that other tools added are left out.
+      source: its path, for messages.
+
+    Raises:
+      UserError: the activation has no name at Hugging Face.
+    """
+    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS)}
+    activation = str(config["hidden_act"]).lower()
+    if activation not in names:
+        raise errors.unknown(f"hidden_act in {source}:", activation, names)
+    values = {key: ours for key, _, ours in _FIXED}
+    values.update((key, config[key]) for key in (*_SIZES, *_RATES))
+    return dict(values, hidden_act=names[activation], architectures=["BertModel"], torch_dtype="float32")
+
+
 def weight_files(hf_dir: str) -> List[str]:
     """The safetensors files of a folder: the single one, or the shards that its index names."""
-    single = os.path.join(hf_dir, "model.safetensors")
+    single = os.path.join(hf_dir, HF_WEIGHTS)
     index = f"{single}.index.json"
     names = sorted(os.listdir(hf_dir))
     if os.path.isfile(single):
@@ -231,10 +259,10 @@ def match_tensors(
             raise errors.UserError(f"The weights hold one tensor twice: {found[name].name}, {tensor.name}.")
         if name in shapes:
             found[name] = tensor
-            if tensor.shape != shapes[name] or tensor.dtype not in _FLOAT_TYPES:
+            if tensor.shape != shapes[name] or tensor.dtype not in FLOAT_TYPES:
                 wrong.append(
                     f"{tensor.name} (found {tensor.dtype} {list(tensor.shape)}, expected "
-                    f"{'/'.join(_FLOAT_TYPES)} {list(shapes[name])})"
+                    f"{'/'.join(FLOAT_TYPES)} {list(shapes[name])})"
                 )
         elif name in _BUFFERS or not tensor.name.startswith(("bert.", "embeddings.", "encoder.", "pooler.")):
             skipped.append(tensor.name)
@@ -359,7 +387,7 @@ def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion
         raise errors.UserError(
             f"{output_dir} already holds {some(_results_in(output_dir))}; choose another folder or pass --overwrite."
         )
-    config_path = os.path.join(hf_dir, "config.json")
+    config_path = os.path.join(hf_dir, HF_CONFIG)
     config = google_config(read_json(config_path), config_path)
     sources, table, vocabulary = weight_files(hf_dir), tensor_table(config), read_vocabulary(hf_dir)
     if len(vocabulary) != config["vocab_size"]:
@@ -386,8 +414,7 @@ def _write_all(
     try:
         os.makedirs(staging)
         for name, text in texts.items():
-            with open(os.path.join(staging, name), "w", encoding="utf-8", newline="") as file:
-                file.write(text + "\n")
+            write_text(os.path.join(staging, name), text + "\n")
         write_checkpoint(tensors, os.path.join(staging, CHECKPOINT_NAME))
         # No checkpoint loads without its index: the old one goes first and the new one comes last, so that a
         # mixture of both is never taken for a checkpoint.
@@ -397,6 +424,111 @@ def _write_all(
             os.replace(os.path.join(staging, name), os.path.join(output_dir, name))
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: bool = False) -> Conversion:
+    """Writes a base as a Hugging Face folder, complete or not at all: the inverse of `convert`.
+
+    Args:
+      base: the folder in Google's layout.
+      hf_dir: gets `config.json`, `model.safetensors` (names as in `BertModel`), `vocab.txt` and
+        `tokenizer_config.json`.
+      do_lower_case: whether the tokenizer lower-cases, which Google's layout does not say.
+      overwrite: whether an earlier export may be replaced.
+
+    Raises:
+      UserError: Hugging Face's BERT cannot express the base, or the folder cannot be written.
+    """
+    if base.uses_sentencepiece:
+        raise errors.UserError(
+            f"{base.folder} splits text by SentencePiece ({os.path.basename(base.tokenizer_file)}); expected a "
+            f"{VOCAB_NAME}: Hugging Face's BERT has WordPiece only."
+        )
+    ours = base.config().to_dict()
+    config, table = hf_config(ours, base.config_file), tensor_table(ours)
+    vocabulary = _vocabulary_for_hf(base.tokenizer_file, config["vocab_size"])
+    values, tensors = base.tensors(), {}
+    for row in table:
+        value = values.pop(row.google).astype(np.float32, copy=False)
+        if not np.all(np.isfinite(value)):
+            raise errors.UserError(f"The checkpoint {base.checkpoint} has NaN or infinite values in {row.google}.")
+        tensors[row.hf] = np.ascontiguousarray(value.T if row.transposed else value)
+    tokenizer = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": do_lower_case,
+        "model_max_length": config["max_position_embeddings"],
+    }
+    texts = {
+        HF_CONFIG: json.dumps(config, indent=2, sort_keys=True),
+        HF_TOKENIZER: json.dumps(tokenizer, indent=2, sort_keys=True),
+        VOCAB_NAME: "\n".join(vocabulary),
+    }
+    with folder_at_once(hf_dir, (*texts, HF_WEIGHTS), overwrite) as staging:
+        for name, text in texts.items():
+            write_text(os.path.join(staging, name), text + "\n")
+        # Without this entry transformers takes the file for one of another framework.
+        safetensors.numpy.save_file(tensors, os.path.join(staging, HF_WEIGHTS), {"format": "pt"})
+    parameters = sum(value.size for value in tensors.values())
+    return Conversion([base.checkpoint], os.path.realpath(hf_dir), config, len(tensors), parameters, [], False)
+
+
+def _vocabulary_for_hf(path: str, vocab_size: int) -> List[str]:
+    """The lines of a `vocab.txt` as our tokenizer reads them, if Hugging Face's reads the same."""
+    with tf.gfile.GFile(path, "rb") as reader:
+        lines = reader.read().decode("utf-8-sig").split("\n")
+    pieces = [line.strip() or line for line in (lines if lines[-1] else lines[:-1])]
+    # Theirs ends a line at a lone carriage return too.
+    broken = [number for number, piece in enumerate(pieces, 1) if "\r" in piece]
+    if broken:
+        raise errors.UserError(f"{path}, line {broken[0]}: a piece holds a line break, which no {VOCAB_NAME} can have.")
+    if len(pieces) > vocab_size:
+        raise errors.UserError(
+            f"{path} has {len(pieces)} entries, but vocab_size in its {CONFIG_NAME} is {vocab_size}."
+        )
+    return pieces
+
+
+@contextlib.contextmanager
+def folder_at_once(folder: str, names: Sequence[str], overwrite: bool) -> Iterator[str]:
+    """Yields a new folder beside `folder`, which takes its name if all goes well, and vanishes if not.
+
+    Args:
+      folder: the local folder to be written; its parents are made.
+      names: the files that an older folder may hold to be replaced. With others in it, it is somebody's, and stays.
+      overwrite: whether an older folder may be replaced; an empty one always may.
+
+    Raises:
+      UserError: there is an older folder, or the file system refuses.
+    """
+    if "://" in folder:
+        raise errors.UserError(f"{folder} is no local folder: write to one, then copy it.")
+    folder = os.path.realpath(folder)
+    older = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    foreign = [name for name in older if name not in names]
+    if foreign:
+        raise errors.UserError(f"{folder} already holds other files: {some(foreign)}; choose another folder.")
+    if older and not overwrite:
+        raise errors.UserError(f"{folder} already holds {some(older)}; choose another folder or ask to overwrite it.")
+    staging, aside = (f"{folder}.{uuid.uuid4().hex[:8]}.{ending}" for ending in ("partial", "old"))
+    try:
+        os.makedirs(staging)
+        yield staging
+        if older:
+            os.rename(folder, aside)
+        os.rename(staging, folder)
+    except OSError as error:
+        raise errors.UserError(f"Cannot write to {folder}: {error}.") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        if os.path.isdir(aside) and not os.path.isdir(folder):
+            os.rename(aside, folder)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a UTF-8 file with the line ends of the text as they are."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
 
 
 def _results_in(folder: str) -> List[str]:

@@ -33,7 +33,20 @@ FORMAT = "adapter-bert pack 1"
 _CHECKSUM = "checksum"
 _NO_CHECKSUM = "0" * 64
 # No BERT is deeper; a number that is all wrong must not keep a machine busy for hours.
-_MOST_LAYERS = 512
+_MOST_LAYERS = 64
+
+
+# Two networks that agree in these compute the same from the same weights; dropout and the like matter in training only.
+ARCHITECTURE = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "hidden_act",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,7 +336,15 @@ def _parse_config(path: str, values: Mapping[str, Any]) -> PackConfig:
             continue
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise errors.UserError(f"The pack {path}: {name} in its {METADATA_KEY} cannot be {value!r}.")
-    return PackConfig(**given)
+    config = PackConfig(**given)
+    scores = list(config.metrics.values())
+    if not all(value is None or type(value) in (int, float) for value in scores):
+        raise errors.UserError(f"The pack {path}: its metrics are not numbers: {config.metrics}.")
+    if config.step < 0 or config.max_seq_length < 1:
+        raise errors.UserError(
+            f"The pack {path} cannot have step {config.step} and max_seq_length {config.max_seq_length}."
+        )
+    return config
 
 
 def check(pack: Pack, where: str) -> None:
@@ -344,7 +365,7 @@ def check(pack: Pack, where: str) -> None:
     if surplus:
         raise errors.UserError(
             f"{where} holds {len(surplus)} tensors that do not belong to it, e.g. {surplus[0]}: "
-            f"a {pack.config.tuning_mode} pack has {len(expected)}."
+            f"in the mode {pack.config.tuning_mode} there are {len(expected)}."
         )
     for name, tensor in pack.tensors.items():
         if tensor.dtype != np.float32:
@@ -394,6 +415,27 @@ def frozen_names(config: PackConfig) -> List[str]:
     shapes, trained = _model_of(config)
     held = set(trained)
     return [name for name in shapes if name not in held]
+
+
+def check_architecture(pack: Pack, where: str, architecture: Mapping[str, Any], base: str) -> None:
+    """Refuses a pack in another network than its own: some differences do not show in the weights.
+
+    Args:
+      pack: the pack.
+      where: what to call it, e.g. its path.
+      architecture: of the base, the content of a `bert_config.json`.
+      base: what to call the base.
+
+    Raises:
+      errors.UserError: they compute something else from the same weights.
+    """
+    for key in ARCHITECTURE:
+        expected, found = (str(values.get(key)).lower() for values in (pack.config.architecture, architecture))
+        if expected != found:
+            raise errors.UserError(
+                f"The pack {where} (task {pack.config.task}) belongs to a base with another architecture: {key} is "
+                f"{expected} in the pack and {found} in {base}."
+            )
 
 
 def check_base(pack: Pack, where: str, digests: fingerprints.Digests, base: str) -> None:

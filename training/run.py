@@ -167,6 +167,8 @@ class Run:
         settings, source = self.settings, self._init
         if source is None:
             return
+        if source.pack:
+            packs.check_architecture(source.pack, source.path, self.config.to_dict(), settings.bert_config_file)
         if source.pack and source.pack.config.tokenizer != self._tokenizer_facts:
             raise errors.UserError(
                 f"The pack {source.path} was trained with another tokenizer: {source.pack.config.tokenizer}; "

@@ -1,0 +1,1 @@
+"""Sweeps and streams: many runs, and what they tell together."""

@@ -1,0 +1,392 @@
+"""One base and its packs in a folder: makes the bank, lists, adds, removes, checks, converts.
+
+    python scripts/bank.py create  --bank=bank --base=uncased_L-12_H-768_A-12
+    python scripts/bank.py add     --bank=bank runs/cola
+    python scripts/bank.py list    --bank=bank
+    python scripts/bank.py show    --bank=bank cola
+    python scripts/bank.py verify  --bank=bank
+    python scripts/bank.py remove  --bank=bank cola
+    python scripts/bank.py average --bank=bank runs/cola-1 runs/cola-2 runs/cola-3 --name=cola-mean
+    python scripts/bank.py export  --bank=bank cola --format=adapterhub --output=exports/cola
+    python scripts/bank.py import  --bank=bank google/model.ckpt-1340 --format=checkpoint --task_name=CoLA
+
+`python scripts/bank.py COMMAND --help` has the options of a command. The work is done in `training/bank.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sys
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+
+import errors  # noqa: E402  the path has to be set first
+import tasks  # noqa: E402
+from training import adapterhub, bases, files, google_checkpoints, huggingface, packs, parameters, placing  # noqa: E402
+from training.bank import BASE, Bank, Row  # noqa: E402
+
+FORMATS = ("pack", "adapterhub", "checkpoint")
+CHECKPOINT_NAME = "model.ckpt"
+
+
+def create(args: argparse.Namespace) -> None:
+    """Makes a bank from a base."""
+    if not _is_hugging_face(args.base):
+        bank = Bank.create(args.bank, bases.Base.find(args.base))
+    else:
+        # Beside the bank, where there has to be room for the copy anyway; left by a kill, it goes as that would.
+        folder = f"{os.path.abspath(args.bank)}.{placing.token()}.partial"
+        try:
+            done = huggingface.convert(args.base, folder)
+            bank = Bank.create(args.bank, bases.Base.find(folder))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if done.pooler_is_random:
+            print(f"Warning: {args.base} has no pooler (a masked language model's weights), so it has a random one.")
+    print(f"Created the bank {bank.folder}: {_describe_base(bank)}, fingerprint {bank.notes.base}.")
+
+
+def _is_hugging_face(folder: str) -> bool:
+    names = (huggingface.CONFIG_NAME, "config.json")
+    return [os.path.isfile(os.path.join(folder, name)) for name in names] == [False, True]
+
+
+def _describe_base(bank: Bank) -> str:
+    config = bank.base.config()
+    return (
+        f"a BERT of {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"{parameters.count(bank.base.shapes()):,} parameters"
+    )
+
+
+def list_packs(args: argparse.Namespace) -> None:
+    """Prints a table of the packs, and what they come to."""
+    bank = Bank.open(args.bank)
+    rows = bank.rows()
+    print(f"{bank.folder}: {_describe_base(bank)}.")
+    if rows:
+        print(as_table(rows))
+    print(describe_totals(rows, parameters.count(bank.base.shapes())))
+
+
+def as_table(rows: Sequence[Row]) -> str:
+    """The packs of a bank, a line each; numbers are at the right of their columns."""
+    titles = ("name", "task", "mode", "parameters", "MB", "score", "seed", "date")
+    lines = [titles] + [_cells(row) for row in rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
+    numbers = (3, 4, 6)
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column in numbers else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _cells(row: Row) -> Sequence[str]:
+    size = f"{row.size / 1e6:.1f}" if row.size >= 1e5 else f"{row.size / 1e6:.3f}"
+    if row.problem:
+        return row.name, "?", "?", "?", size, "cannot be read: see verify", "?", "?"
+    mode = " ".join(str(part) for part in (row.mode, row.adapter_size, row.top_layers) if part is not None)
+    score = "-" if row.metric is None else f"{row.metric} " + ("?" if row.value is None else f"{row.value:.4f}")
+    score += " (collapsed)" if row.collapsed else ""
+    seed = "-" if row.seed is None else str(row.seed)
+    return row.name, str(row.task), mode, f"{row.parameters:,}", size, score, seed, str(row.created)[:10]
+
+
+def describe_totals(rows: Sequence[Row], base: int) -> str:
+    """What a bank comes to, and what as many full fine-tunings would.
+
+    Args:
+      rows: its packs.
+      base: parameters of the base.
+    """
+    total = base + sum(row.parameters for row in rows)
+    count = "1 pack" if len(rows) == 1 else f"{len(rows)} packs"
+    lines = [f"{count}, {sum(row.size for row in rows) / 1e6:.1f} MB; with the base {total:,} parameters"]
+    if rows:
+        lines.append(f": {total / base:.2f}x one BERT instead of {len(rows)}x, a fine-tuned one for each")
+    return "".join(lines) + "."
+
+
+def show(args: argparse.Namespace) -> None:
+    """Prints everything that is known of a pack."""
+    bank = Bank.open(args.bank)
+    pack = bank.read(args.name)
+    values = {
+        "name": args.name,
+        "file": bank.path(args.name),
+        "bytes": files.size(bank.path(args.name)),
+        "parameters": pack.num_parameters,
+        "tensors": len(pack.tensors),
+        "fingerprint": pack.fingerprint,
+    }
+    values.update(dataclasses.asdict(pack.config))
+    if args.json:
+        print(json.dumps(files.finite(values), indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(_as_lines(values)))
+
+
+def _as_lines(values: Mapping[str, Any], indent: str = "") -> List[str]:
+    """A readable form of nested values."""
+    lines = []
+    width = max((len(str(key)) for key in values), default=0) + 2
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            lines.append(f"{indent}{key}")
+            lines.extend(_as_lines(value, indent + "  "))
+        elif isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value):
+            lines.append(f"{indent}{key}")
+            for number, item in enumerate(value, start=1):
+                lines.extend(_as_lines({f"{number}.": item}, indent + "  "))
+        else:
+            lines.append(f"{indent}{str(key).ljust(width)}{_as_word(value)}".rstrip())
+    return lines
+
+
+def _as_word(value: Any) -> str:
+    if value is None or value in ({}, [], ()):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 100000 else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def add(args: argparse.Namespace) -> None:
+    """Puts a pack into the bank."""
+    bank = Bank.open(args.bank)
+    pack = packs.read(packs.find(args.path))
+    if args.results:
+        pack = with_results(pack, args.results)
+    _add(bank, pack, args)
+
+
+def _add(bank: Bank, pack: packs.Pack, args: argparse.Namespace) -> None:
+    name = args.name or pack.config.task.lower()
+    path = bank.add(pack, name, args.replace)
+    print(
+        f"Added {path}: task {pack.config.task}, {pack.num_parameters:,} parameters, {files.size(path) / 1e6:.3g} MB, "
+        f"fingerprint {pack.fingerprint}."
+    )
+
+
+def with_results(pack: packs.Pack, path: str) -> packs.Pack:
+    """The pack with the scores in a `results.json`.
+
+    Raises:
+      errors.UserError: the file is of other weights or of another task, or no `results.json`.
+    """
+    results = files.read_json(path)
+    prints, metrics = results.get("fingerprints"), results.get("metrics")
+    if not isinstance(prints, dict) or not isinstance(metrics, dict) or not metrics:
+        raise errors.UserError(f"{path} is no results.json of an evaluation: expected metrics and fingerprints in it.")
+    if prints.get("pack") != pack.fingerprint:
+        raise errors.UserError(
+            f"{path} has the scores of other weights: their fingerprint is {prints.get('pack')}, the pack's is "
+            f"{pack.fingerprint}. Evaluate this pack: run_classifier.py --do_eval=true --adapter_pack=…"
+        )
+    if results.get("task") != pack.config.task:
+        raise errors.UserError(
+            f"{path} has the scores of the task {results.get('task')}; the pack is of {pack.config.task}."
+        )
+    for name, value in list(metrics.items()) + [("loss", results.get("loss"))]:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise errors.UserError(f"{path} is damaged: {name} cannot be {value!r}.")
+    first = results.get("primary_metric")
+    ordered = sorted(metrics, key=lambda name: name != first)
+    config = dataclasses.replace(
+        pack.config,
+        metrics={name: metrics[name] for name in ordered},
+        loss=results.get("loss"),
+        collapsed=bool(results["collapsed"]) if results.get("collapsed") is not None else None,
+    )
+    return packs.Pack(config, pack.tensors)
+
+
+def remove(args: argparse.Namespace) -> None:
+    """Removes the packs that were named, and says what they were; a mistake in one name removes none."""
+    bank = Bank.open(args.bank)
+    rows = {row.name: row for row in bank.rows()}
+    for name in args.names:
+        bank.path(name)
+    for name in dict.fromkeys(args.names):
+        path = bank.remove(name)
+        row = rows.get(name)
+        what = f"task {row.task}, {row.parameters:,} parameters" if row and not row.problem else "it could not be read"
+        print(f"Removed {path}: {what}.")
+
+
+def verify(args: argparse.Namespace) -> None:
+    """Reads every byte of the bank; leaves with exit code 1 if something is wrong."""
+    bank = Bank.open(args.bank)
+
+    def tell(name: str, problem: Optional[str]) -> None:
+        print(f"{'BAD ' if problem else 'good'}  {name}" + (f": {problem}" if problem else ""), flush=True)
+
+    results = bank.verify(tell)
+    bad = [name for name, problem in results if problem]
+    print(f"{len(results) - len(bad)} of {len(results)} are good (the base, called {BASE}, among them).")
+    if bad:
+        sys.exit(1)
+
+
+def export(args: argparse.Namespace) -> None:
+    """Writes a pack of the bank for others."""
+    bank = Bank.open(args.bank)
+    if args.format == "pack":
+        inside = os.path.join(args.output, args.name + packs.ENDING)
+        path = args.output if packs.is_pack(args.output) else inside
+        if os.path.exists(path) and not args.overwrite:
+            raise errors.UserError(f"{path} is there already; give another --output, or --overwrite to replace it.")
+        pack = bank.read(args.name)
+        files.make_folder(os.path.dirname(path) or ".")
+        packs.write(path, pack)
+        print(f"Wrote {path}: {pack.num_parameters:,} parameters, to be put on the base {pack.config.base}.")
+    elif args.format == "adapterhub":
+        adapterhub.export(bank.read(args.name), bank.base, args.output, args.overwrite)
+        print(f"Wrote {args.output}: an adapter for AdapterHub; its README.md has the lines that load it.")
+    else:
+        is_folder = os.path.isdir(args.output) or args.output.endswith("/")
+        prefix = os.path.join(args.output, CHECKPOINT_NAME) if is_folder else args.output
+        count = bank.export_checkpoint(args.name, prefix, args.overwrite)
+        flags = dict(bank.base.flags(), init_checkpoint=prefix)
+        print(f"Wrote {prefix}.*: {count} variables, base and pack in one. For programs like Google's:")
+        print(" ".join(f"--{name}={value}" for name, value in flags.items()))
+
+
+def import_pack(args: argparse.Namespace) -> None:
+    """Takes what others have trained on this base into the bank."""
+    bank = Bank.open(args.bank)
+    if args.format == "pack":
+        if args.task_name or args.labels is not None:
+            raise errors.UserError("A pack says itself what it is for: leave --task_name and --labels away.")
+        _add(bank, packs.read(packs.find(args.path)), args)
+        return
+    if not args.task_name:
+        raise errors.UserError(f"--format={args.format} does not say what the weights are for: give --task_name.")
+    task, labels = find_task(args.task_name, args.labels)
+    lower = args.do_lower_case == "true"
+    if args.format == "adapterhub":
+        pack = adapterhub.read(args.path, bank.base, task, labels, packs.now(), args.max_seq_length, lower)
+    else:
+        if labels is None:
+            raise errors.UserError(
+                f"'{task}' is no task that is known here ({', '.join(tasks.names())}), and a checkpoint does not name "
+                "its classes: give --labels=a,b in the head's order, or --labels= for a regression."
+            )
+        kind = "sentencepiece" if bank.base.uses_sentencepiece else "wordpiece"
+        pack = google_checkpoints.pack_from_checkpoint(
+            args.path,
+            bank.base.config(),
+            task,
+            labels,
+            packs.describe_tokenizer(kind, lower, bank.base.vocabulary(lower)),
+            args.max_seq_length,
+            packs.now(),
+            activation=args.adapter_activation,
+        )
+    _add(bank, pack, args)
+
+
+def find_task(name: str, labels: Optional[str]) -> Tuple[str, Optional[List[str]]]:
+    """The task's own spelling and its labels: those that are given, or those that are known, or None."""
+    given = None if labels is None else [label.strip() for label in labels.split(",") if label.strip()]
+    try:
+        task = tasks.get(name)
+    except errors.UserError:
+        return name, given
+    return task.name, list(task.labels) if given is None else given
+
+
+def average(args: argparse.Namespace) -> None:
+    """Adds the mean of several packs of one task."""
+    bank = Bank.open(args.bank)
+    known = bank.names()
+    members = [bank.read(each) if each in known else packs.read(packs.find(each)) for each in args.packs]
+    pack = packs.mean(members, packs.now())
+    _add(bank, pack, args)
+    print("It has no score yet. Evaluate it with run_classifier.py --do_eval=true --adapter_pack=…, then:")
+    print(f"bank.py add --bank={args.bank} {bank.path(args.name)} --name={args.name} --replace --results=results.json")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(run: Callable[[argparse.Namespace], None], name: str, about: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+        added.set_defaults(run=run)
+        added.add_argument("--bank", required=True, help="the bank's folder, local")
+        return added
+
+    one = command(create, "create", "make a bank in a new folder, with a copy of a base")
+    one.add_argument(
+        "--base",
+        required=True,
+        help="folder with bert_config.json, bert_model.ckpt.* and vocab.txt or *.model, as Google's downloads; or a "
+        "Hugging Face BERT with config.json, *.safetensors and vocab.txt",
+    )
+    command(list_packs, "list", "print a table of the packs, and what they come to (MB are millions of bytes)")
+    one = command(show, "show", "print everything that a pack says of itself")
+    one.add_argument("name", metavar="NAME", help="of the pack")
+    one.add_argument("--json", action="store_true", help="for programs")
+    one = command(add, "add", "put a pack into the bank")
+    one.add_argument("path", metavar="PATH", help=f"a pack (*{packs.ENDING}), or the output folder of a training")
+    _add_name(one)
+    one.add_argument("--results", help="results.json of an evaluation of this very pack: its scores become the pack's")
+    one = command(remove, "remove", "remove packs for good")
+    one.add_argument("names", metavar="NAME", nargs="+", help="of a pack")
+    command(verify, "verify", "read every byte of base and packs; the exit code is 1 if something is wrong")
+    one = command(export, "export", "write a pack for others")
+    one.add_argument("name", metavar="NAME", help="of the pack")
+    one.add_argument("--format", choices=FORMATS, default="pack", help="default: pack; checkpoint has the base in it")
+    one.add_argument("--output", required=True, help="pack: a file or folder; adapterhub: a folder; checkpoint: prefix")
+    one.add_argument("--overwrite", action="store_true", help="replace what is there")
+    _add_import(command(import_pack, "import", "take what others have trained on this base into the bank"))
+    one = command(average, "average", "add the mean of several packs of one task, e.g. of five seeds")
+    one.add_argument("packs", metavar="PACK", nargs="+", help="a name in the bank, a pack, or a training's folder")
+    _add_name(one, required=True)
+    return parser
+
+
+def _add_name(parser: argparse.ArgumentParser, required: bool = False) -> None:
+    default = "" if required else "; default: the task's name in lower case"
+    parser.add_argument("--name", required=required, help="in the bank: letters, digits, '-', '_', '.'" + default)
+    parser.add_argument("--replace", action="store_true", help="replace the pack of that name")
+
+
+def _add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="a pack, AdapterHub's folder, or a checkpoint's prefix or folder")
+    parser.add_argument("--format", choices=FORMATS, required=True, help="checkpoint: of Google's adapter-bert or BERT")
+    parser.add_argument("--task_name", help="what the weights are for; the labels of GLUE's tasks are known")
+    parser.add_argument("--labels", help="names of the classes in the head's order, a,b,c; empty for a regression")
+    _add_name(parser)
+    parser.add_argument("--max_seq_length", type=int, default=128, help="tokens, as in the training; default: 128")
+    parser.add_argument(
+        "--do_lower_case", choices=("true", "false"), default="true", help="as in the training; default: true"
+    )
+    parser.add_argument(
+        "--adapter_activation", default="gelu", help="of the adapters in a checkpoint; default: gelu, as Google's"
+    )
+
+
+@errors.exits_on_user_error
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Runs one command."""
+    args = make_parser().parse_args(argv)
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+r"""Teaches one frozen base a stream of tasks, and shows after each one that nothing is forgotten.
+
+    python scripts/run_stream.py --bank=runs/bank --base_dir=bases/minilm --tasks=tasks.txt --output_dir=runs/stream \
+      --train_batch_size=16 --learning_rate=5e-4 --num_train_epochs=3
+
+`tasks.txt` has a line of flags for each task, in the order of arrival; flags of the command count for all of them:
+
+    --task_name=CoLA --data_dir=glue_data/CoLA --max_seq_length=20
+    --task_name=spam --train_file=sms.tsv --text_column=2 --label_column=1     # own data
+
+Each task is trained, its pack goes into the bank (made if there is none), and all packs of the bank's stream are
+evaluated again. The exit code is 1 if a score or a prediction has changed. The same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from typing import Sequence
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+
+from absl import app, flags  # noqa: E402  the path has to be set first
+
+import errors  # noqa: E402
+import run_classifier  # noqa: E402
+from experiments import stream  # noqa: E402
+from training import bases, files, logs  # noqa: E402
+from training import settings as settings_lib  # noqa: E402
+from training.bank import Bank  # noqa: E402
+
+FLAGS = flags.FLAGS
+
+
+def find_bank(folder: str, base_dir: str) -> Bank:
+    """The bank of a stream, made with this base if there is none yet."""
+    if not os.path.exists(folder):
+        if not base_dir:
+            raise errors.UserError(f"There is no bank {folder} yet: give --base_dir, the base to make one with.")
+        return Bank.create(folder, bases.Base.find(base_dir))
+    bank = Bank.open(folder)
+    if base_dir and bases.Base.find(base_dir).digests() != bank.notes.tensors:
+        raise errors.UserError(f"The bank {folder} has another base than {base_dir}: use another --bank.")
+    return bank
+
+
+@errors.exits_on_user_error
+def main(argv: Sequence[str]) -> None:
+    """Flags -> stream -> table."""
+    if argv[1:]:
+        raise errors.UserError(f"Unexpected argument '{argv[1]}': flags are given as --name=value.")
+    common = settings_lib.from_flags(run_classifier.ClassifierSettings, FLAGS)
+    for name in ("init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file", "adapter_pack"):
+        if getattr(common, name):
+            raise errors.UserError(f"--{name} does not go with a stream: the base is given by --base_dir.")
+    logs.show_progress(all_lines=False)
+    arrivals = stream.read_tasks(FLAGS.tasks, dataclasses.replace(common, do_train=True, do_eval=True))
+    files.make_folder(common.output_dir)
+    bank = find_bank(FLAGS.bank, FLAGS.base_dir)
+    learning = stream.Stream(bank, arrivals, common.output_dir, run_classifier.run_task)
+    table = learning.learn()
+    print(stream.format_parameters(learning.count_parameters(list(table))))
+    equal, compared = stream.compare(table)
+    if equal != compared:
+        sys.exit(f"run_stream.py: {compared - equal} of {compared} looks back differ from the first one.")
+
+
+if __name__ == "__main__":
+    settings_lib.define_flags(run_classifier.ClassifierSettings)
+    flags.adopt_module_key_flags(settings_lib)
+    flags.DEFINE_string("bank", None, "Folder of the bank, for base and packs; made if it does not exist.")
+    flags.DEFINE_string("base_dir", None, "Folder of the base: bert_config.json, vocab.txt, bert_model.ckpt.*")
+    flags.DEFINE_string("tasks", None, "Text file with a line of flags for each task.")
+    flags.mark_flags_as_required(["bank", "tasks", "output_dir"])
+    app.run(main)
