@@ -41,7 +41,7 @@ Time after the install: $((SECONDS - installed)) s
 
   base          $base
   data          $data
-  checkpoints   $run   (best/: the weights with the best dev score)
+  task          $run/adapter_pack.safetensors   ($(($(wc -c < "$run/adapter_pack.safetensors") / 1000)) kB: what was trained, best dev score)
   scores        $run/eval_results.txt, results.json
   predictions   $run/test_results.tsv   (test split: probability of class 0, of class 1), CoLA.tsv (labels)
 

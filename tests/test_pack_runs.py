@@ -239,6 +239,17 @@ class TestInterrupted:
         run(given, do_eval=True)  # the pack is all that an evaluation needs
 
 
+    def test_a_pack_whose_checkpoints_were_deleted_is_used_and_not_trained_over(self, given):
+        run(given, do_train=True, do_eval=True)
+        first, results = packs.read(pack_of(given)), read_results(given["output_dir"])
+        for name in os.listdir(given["output_dir"]):
+            if ".ckpt" in name or name == "checkpoint":
+                os.remove(os.path.join(given["output_dir"], name))
+        assert "none of its checkpoints" in refusal(given, do_train=True, do_eval=True)
+        run(given, do_eval=True)
+        assert read_results(given["output_dir"]) == results and packs.read(pack_of(given)).config == first.config
+
+
 class TestTheBaseOfARun:
     def test_an_evaluation_finds_the_base_that_was_noted(self, trained, tmp_path):
         first = read_results(trained["output_dir"])

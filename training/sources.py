@@ -318,6 +318,11 @@ class OwnRun:
         if not to_continue and tf.gfile.Exists(pack):
             return pack_layer(pack)
         latest = checkpoints.find_latest(self.output_dir)
+        if latest is None and tf.gfile.Exists(pack):
+            raise errors.UserError(
+                f"The folder {self.output_dir} holds the pack of a run and none of its checkpoints, so that its "
+                "training cannot go on: leave --do_train away to use the pack, or use another --output_dir."
+            )
         return checkpoint_layer(latest) if latest else None
 
     def _trained_shapes(self) -> Dict[str, Tuple[int, ...]]:
