@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Trains, kills, resumes, evaluates and predicts with a tiny model on TensorFlow 1.15, 2.15 and the newest one, and
-# reads and scores data, each in an environment of its own; prints one line for each. Interpreters that are not there are skipped, with a
-# line that says so; exit code 1 if one that is there fails.
+# Trains, kills, resumes, evaluates and predicts with a tiny model on TensorFlow 1.15, 2.15 and the newest one, writes and
+# loads packs, reads and scores data, each in an environment of its own; prints one line for each. Interpreters that are
+# not there are skipped, with a line that says so; exit code 1 if one that is there fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,6 +12,7 @@ interpreter() {  # the path of a Python X.Y that runs, if there is one
   done
 }
 
+tests=(tests/test_{smoke,pack_runs,packs,own_data,scoring}.py)
 failures=0
 for version in 3.7 3.11 3.13; do
   python=$(interpreter "$version")
@@ -22,8 +23,8 @@ for version in 3.7 3.11 3.13; do
   log=$(mktemp)
   started=$SECONDS
   if venv_python=$(PYTHON="$python" scripts/setup_venv.sh ".venv-smoke-$version" requirements-smoke.txt 2>"$log") &&
-    "$venv_python" -m pytest -q -p no:cacheprovider tests/test_smoke.py tests/test_own_data.py tests/test_scoring.py >>"$log" 2>&1; then
-    outcome="train, kill, resume, eval, predict: ok"
+    "$venv_python" -m pytest -q -p no:cacheprovider "${tests[@]}" >>"$log" 2>&1; then
+    outcome="train, kill, resume, eval, predict, packs: ok"
   else
     outcome="FAILED, the end of its log follows"
     failures=$((failures + 1))

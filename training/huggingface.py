@@ -38,7 +38,7 @@ ACTIVATIONS = (
     ("silu", "swish"),
     ("tanh", "tanh"),
 )
-_SIZES = (
+SIZES = (
     "vocab_size",
     "hidden_size",
     "num_hidden_layers",
@@ -161,7 +161,7 @@ def google_config(hf_config: Mapping[str, Any], source: str) -> Dict[str, Any]:
     if activation not in [theirs for theirs, _ in ACTIVATIONS]:
         raise errors.unknown(f"hidden_act in {source}:", activation, dict(ACTIVATIONS))
     config = {"hidden_act": dict(ACTIVATIONS)[activation]}
-    for key in _SIZES:
+    for key in SIZES:
         found = config[key] = hf_config.get(key)
         refuse_unless(type(found) is int and found > 0, key, found, "a whole number above 0")
     for key, default in _RATES.items():
@@ -187,7 +187,7 @@ def hf_config(config: Mapping[str, Any], source: str) -> Dict[str, Any]:
     if activation not in names:
         raise errors.unknown(f"hidden_act in {source}:", activation, names)
     values = {key: ours for key, _, ours in _FIXED}
-    values.update((key, config[key]) for key in (*_SIZES, *_RATES))
+    values.update((key, config[key]) for key in (*SIZES, *_RATES))
     return dict(values, hidden_act=names[activation], architectures=["BertModel"], torch_dtype="float32")
 
 

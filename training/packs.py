@@ -23,7 +23,7 @@ import errors
 import modeling
 import optimization
 from adapter_layers import AdapterConfig
-from training import files, fingerprints, heads, parameters
+from training import files, fingerprints, heads, huggingface, parameters
 
 FILE_NAME = "adapter_pack.safetensors"
 ENDING = ".safetensors"
@@ -37,16 +37,7 @@ _MOST_LAYERS = 64
 
 
 # Two networks that agree in these compute the same from the same weights; dropout and the like matter in training only.
-ARCHITECTURE = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "hidden_act",
-)
+ARCHITECTURE = (*huggingface.SIZES, "hidden_act")
 
 
 @dataclasses.dataclass(frozen=True)
