@@ -182,6 +182,9 @@ def model_fn_builder(
         shapes = parameters.model_shapes(bert_config, head, adapter_fn)
         source = sources.choose_source(shapes, init_checkpoint, for_training=True, adapter_pack=adapter_pack)
         packs.check_architecture(source.pack, adapter_pack, bert_config.to_dict(), "bert_config")
+        adapter = adapter_layers.get_adapter(adapter_fn)
+        is_known = isinstance(adapter, adapter_layers.AdapterConfig)
+        packs.check_adapter(source.pack, adapter_pack, adapter if is_known else None)
     return build_model_fn(
         bert_config,
         head,

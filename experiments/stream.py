@@ -23,6 +23,20 @@ from training.settings import Settings, define_flags
 REPORT_FILE = "stream.json"
 
 
+# What the stream decides itself.
+_OF_THE_STREAM = (
+    "bert_config_file",
+    "vocab_file",
+    "spm_model_file",
+    "init_checkpoint",
+    "adapter_pack",
+    "output_dir",
+    "do_train",
+    "do_eval",
+    "do_predict",
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Arrival:
     """A task of the stream.
@@ -92,7 +106,11 @@ def _parse_line(line: str, settings_class: Type[Settings]) -> Dict[str, Any]:
     surplus = values(["a line of tasks"] + shlex.split(line, comments=True))[1:]
     if surplus:
         raise errors.UserError(f"'{surplus[0]}' is no flag; flags are given as --name=value")
-    return {name: values[name].value for name in values if values[name].present}
+    given = {name: values[name].value for name in values if values[name].present}
+    for name in _OF_THE_STREAM:
+        if name in given:
+            raise errors.UserError(f"--{name} does not go with a task of a stream, which sets it for all of them")
+    return given
 
 
 def _arrival(settings: Settings, earlier: Sequence[str]) -> Arrival:

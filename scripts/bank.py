@@ -37,6 +37,7 @@ CHECKPOINT_NAME = "model.ckpt"
 
 def create(args: argparse.Namespace) -> None:
     """Makes a bank from a base."""
+    Bank.check_free(args.bank)
     if not _is_hugging_face(args.base):
         bank = Bank.create(args.bank, bases.Base.find(args.base))
     else:
@@ -256,6 +257,8 @@ def export(args: argparse.Namespace) -> None:
         adapterhub.export(bank.read(args.name), bank.base, args.output, args.overwrite)
         print(f"Wrote {args.output}: an adapter for AdapterHub; its README.md has the lines that load it.")
     else:
+        if not args.output:
+            raise errors.UserError("--output is empty: give a prefix, e.g. exports/cola/model.ckpt.")
         is_folder = os.path.isdir(args.output) or args.output.endswith("/")
         prefix = os.path.join(args.output, CHECKPOINT_NAME) if is_folder else args.output
         count = bank.export_checkpoint(args.name, prefix, args.overwrite)
@@ -276,8 +279,11 @@ def import_pack(args: argparse.Namespace) -> None:
         raise errors.UserError(f"--format={args.format} does not say what the weights are for: give --task_name.")
     task, labels = find_task(args.task_name, args.labels)
     lower = args.do_lower_case == "true"
+    length = args.max_seq_length
+    if length is None:
+        length = min(128, bank.base.config().max_position_embeddings)
     if args.format == "adapterhub":
-        pack = adapterhub.read(args.path, bank.base, task, labels, packs.now(), args.max_seq_length, lower)
+        pack = adapterhub.read(args.path, bank.base, task, labels, packs.now(), length, lower)
     else:
         if labels is None:
             raise errors.UserError(
@@ -291,7 +297,7 @@ def import_pack(args: argparse.Namespace) -> None:
             task,
             labels,
             packs.describe_tokenizer(kind, lower, bank.base.vocabulary(lower)),
-            args.max_seq_length,
+            length,
             packs.now(),
             activation=args.adapter_activation,
         )
@@ -372,7 +378,9 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task_name", help="what the weights are for; the labels of GLUE's tasks are known")
     parser.add_argument("--labels", help="names of the classes in the head's order, a,b,c; empty for a regression")
     _add_name(parser)
-    parser.add_argument("--max_seq_length", type=int, default=128, help="tokens, as in the training; default: 128")
+    parser.add_argument(
+        "--max_seq_length", type=int, help="tokens, as in the training; default: 128, or fewer where the base has fewer"
+    )
     parser.add_argument(
         "--do_lower_case", choices=("true", "false"), default="true", help="as in the training; default: true"
     )
@@ -385,7 +393,11 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Runs one command."""
     args = make_parser().parse_args(argv)
-    args.run(args)
+    try:
+        with files.reported():
+            args.run(args)
+    except OSError as error:
+        raise errors.UserError(f"The file system refused: {error}.") from None
 
 
 if __name__ == "__main__":

@@ -302,7 +302,7 @@ def test_a_pack_on_another_base_is_refused(bank, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["adapter", "full"])
-@pytest.mark.parametrize("change", [{"num_attention_heads": 4}, {"hidden_act": "relu"}, {"max_position_embeddings": 8}])
+@pytest.mark.parametrize("change", [{"num_attention_heads": 4}, {"hidden_act": "relu"}, {"type_vocab_size": 3}])
 def test_a_pack_of_another_architecture_is_refused(bank, change, mode):
     other = make_pack(bank.base, mode=mode, architecture=tiny_config(**change).to_dict())
     message = message_of(bank.add, other, "cola")
@@ -389,7 +389,7 @@ def test_leftovers_are_never_listed_and_go_when_they_are_old(bank):
 
 def test_a_writer_that_slept_too_long_fails_and_spoils_nothing(bank, monkeypatch):
     monkeypatch.setattr(placing, "remove_leftovers", lambda folder, of, now: remove_partials(folder))
-    assert "cannot be written" in message_of(bank.add, make_pack(bank.base), "cola")
+    assert bank.folder in message_of(bank.add, make_pack(bank.base), "cola")
     assert bank.names() == []
 
 

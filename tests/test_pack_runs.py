@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import TINY, VOCABULARY, base_flags, read_results, tiny_config, write_bert, write_cola
+from conftest import ROOT, TINY, VOCABULARY, base_flags, read_results, tiny_config, write_bert
 
 import errors
 import modeling
@@ -19,6 +25,7 @@ from adapter_layers import AdapterConfig
 from run_classifier import ClassifierSettings, run_task
 from training import checkpoints, packs, parameters, sources
 from training.heads import ClassificationHead
+from training.model_fn import InitialValues
 
 ADAPTERS = AdapterConfig(size=4)
 
@@ -60,6 +67,70 @@ def read_text(folder, name) -> str:
         return file.read()
 
 
+SHAPES = parameters.model_shapes(tiny_config(), ClassificationHead(2), ADAPTERS)
+TRAINED = optimization.trainable_names(list(SHAPES), "adapter")
+
+
+def new_run(tmp_path) -> str:
+    """The folder of a run that has come to no checkpoint yet."""
+    prefix = write_bert(str(tmp_path / "base"), tiny_config())
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "settings.json").write_text(json.dumps({"init_checkpoint": prefix}))
+    return str(folder)
+
+
+@contextlib.contextmanager
+def opened_saver(folder: str):
+    """Yields a function of a step, which saves a tiny run's checkpoint with all numbers equal to that step."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        ids = tf.zeros([1, 4], tf.int32)
+        model = modeling.BertModel(tiny_config(), False, ids, scope="bert", adapter_fn=ADAPTERS)
+        output = ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False)
+        tf.train.get_or_create_global_step()
+        optimization.create_optimizer(output.loss, 1e-3, 100, 0, use_tpu=False)
+        variables = {optimization.variable_name(variable): variable for variable in tf.global_variables()}
+        saver = checkpoints.RunSaver([variables[name] for name in TRAINED], lambda session: None)
+        step = tf.placeholder(tf.int64, [])
+        fill = tf.group(*[v.assign(tf.fill(v.shape, tf.cast(step, v.dtype.base_dtype))) for v in variables.values()])
+        session.run(tf.global_variables_initializer())
+
+        def save(number: int) -> None:
+            session.run(fill, {step: number})
+            saver.save(session, os.path.join(folder, "model.ckpt"), global_step=number)
+
+        yield save
+
+
+def found_step(folder: str):
+    """The step that a training would go on from, all of whose numbers belong together; None where there is none."""
+    source = sources.OwnRun(folder, SHAPES, TRAINED).find(to_continue=True)
+    if source is None:
+        return None
+    slots = checkpoints.read_tensors(checkpoints.optimizer_prefix(source.path), ["output_bias/adam_m"])
+    weights = checkpoints.read_tensors(source.path, ["output_bias", "global_step"])
+    assert {source.step} == set(slots["output_bias/adam_m"]) == set(weights["output_bias"])
+    return source.step
+
+
+def serve_savers(folder: str) -> None:
+    """For each step on the input, forks a process that saves from there on until it is killed.
+
+    TensorFlow takes seconds to import: this process has done that. It prints each child, and then how it ended.
+    """
+    for line in sys.stdin:
+        ready, tell = os.pipe()
+        child = os.fork()
+        if not child:
+            with opened_saver(folder) as save:
+                os.write(tell, b"1")
+                for step in range(int(line) + 1, 10**6):
+                    save(step)
+        os.read(ready, 1)
+        print(child, flush=True)
+        print(-os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
+
+
 class TestWhatATrainingLeaves:
     def test_the_pack_says_what_it_is_for(self, trained):
         config = packs.read(pack_of(trained)).config
@@ -98,6 +169,8 @@ class TestWhatATrainingLeaves:
         run(given, do_train=True, do_eval=True, eval_every_steps=0)
         config = packs.read(pack_of(given)).config
         assert config.metrics["matthews"] == read_results(given["output_dir"])["eval_matthews"]
+        run(given, do_train=True, do_eval=True, eval_every_steps=0)
+        assert packs.read(pack_of(given)).config == config, "the same command again has nothing left to do"
 
     def test_a_regression_gives_a_pack_too(self, given, tmp_path):
         texts = [f"the {noun} {verb} big" for noun in ("cat", "dog", "cats", "dogs") for verb in ("is", "are", "was")]
@@ -141,41 +214,10 @@ class TestWhatATrainingLeaves:
 class TestInterrupted:
     @pytest.fixture
     def saving(self, tmp_path):
-        """A session with a tiny model, its saver, and a function that finds what a training would go on with."""
-        prefix = write_bert(str(tmp_path / "base"), tiny_config())
-        shapes = parameters.model_shapes(tiny_config(), ClassificationHead(2), ADAPTERS)
-        trained = optimization.trainable_names(list(shapes), "adapter")
-        folder = tmp_path / "run"
-        folder.mkdir()
-        (folder / "settings.json").write_text(json.dumps({"init_checkpoint": prefix}))
-        with tf.Graph().as_default(), tf.Session() as session:
-            ids = tf.zeros([1, 4], tf.int32)
-            model = modeling.BertModel(tiny_config(), False, ids, scope="bert", adapter_fn=ADAPTERS)
-            output = ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False)
-            tf.train.get_or_create_global_step()
-            optimization.create_optimizer(output.loss, 1e-3, 100, 0, use_tpu=False)
-            variables = {optimization.variable_name(variable): variable for variable in tf.global_variables()}
-            saver = checkpoints.RunSaver([variables[name] for name in trained], lambda session: None)
-            set_all = {name: (tf.placeholder(v.dtype.base_dtype), v) for name, v in variables.items()}
-            assignments = {name: variable.assign(place) for name, (place, variable) in set_all.items()}
-            session.run(tf.global_variables_initializer())
-
-            def save(step):
-                """Saves weights that are all equal to the step, and slots too."""
-                for name, (place, variable) in set_all.items():
-                    session.run(assignments[name], {place: np.full(variable.shape.as_list(), step)})
-                saver.save(session, str(folder / "model.ckpt"), global_step=step)
-
-            def found():
-                source = sources.OwnRun(str(folder), shapes, trained).find(to_continue=True)
-                if source is None:
-                    return None
-                slots = checkpoints.read_tensors(checkpoints.optimizer_prefix(source.path), ["output_bias/adam_m"])
-                weights = checkpoints.read_tensors(source.path, ["output_bias"])
-                assert {source.step} == set(slots["output_bias/adam_m"]) == set(weights["output_bias"])
-                return source.step
-
-            yield save, found
+        """A function that saves, and one that finds what a training would go on with."""
+        folder = new_run(tmp_path)
+        with opened_saver(folder) as save:
+            yield save, lambda: found_step(folder)
 
     def test_a_save_that_stops_at_any_point_leaves_the_old_state_or_the_new(self, saving, monkeypatch):
         """Every call that changes the disk fails in turn, before or after it has done its work."""
@@ -232,6 +274,39 @@ class TestInterrupted:
         save(step + 1)
         assert found() == step + 1
 
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")
+    def test_a_save_that_is_killed_leaves_the_old_state_or_the_new(self, tmp_path):
+        """By SIGKILL, at 25 random moments, from within TensorFlow's own writing too."""
+        folder, generator = new_run(tmp_path), random.Random(4)
+        environment = dict(os.environ, PYTHONPATH=ROOT)
+        command = [sys.executable, os.path.abspath(__file__), folder]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as savers:
+            reached = []
+            for _ in range(25):
+                before = found_step(folder) or 0
+                savers.stdin.write(f"{before}\n")
+                savers.stdin.flush()
+                child = int(savers.stdout.readline())
+                time.sleep(generator.uniform(0.0, 0.1))
+                os.kill(child, signal.SIGKILL)
+                assert savers.stdout.readline() == f"{-signal.SIGKILL}\n", "a saver has ended by itself"
+                reached.append(found_step(folder) or 0)
+                assert reached[-1] >= before, "a state that was there is gone"
+            savers.stdin.close()
+        assert len(set(reached)) > 10
+
+    def test_what_a_killed_run_left_half_written_is_removed(self, given):
+        run(given, do_train=True)
+        left = ["adapter_pack.safetensors.0123abcd.partial", "model.ckpt-17.data-00000-of-00001",
+                "model.ckpt-17.data-00000-of-00001.tempstate123", "optimizer.ckpt-17.index"]  # fmt: skip
+        for name in left + ["notes.partial", "my-model.ckpt-17.index"]:
+            open(os.path.join(given["output_dir"], name), "w").close()
+        run(given, do_train=True)
+        names = os.listdir(given["output_dir"])
+        assert not set(left) & set(names)
+        assert {"notes.partial", "my-model.ckpt-17.index", "model.ckpt-16.index", packs.FILE_NAME} <= set(names)
+
     def test_a_checkpoint_without_its_optimizer_is_not_gone_on_with(self, given):
         run(given, do_train=True, do_eval=True)
         os.remove(os.path.join(given["output_dir"], "optimizer.ckpt-16.index"))
@@ -264,14 +339,24 @@ class TestTheBaseOfARun:
         shutil.move(str(tmp_path / "base"), str(tmp_path / "elsewhere"))
         message = refusal(given, do_eval=True, init_checkpoint=None)
         assert "needs the base that its run began with" in message and "There is no checkpoint " + prefix in message
-        run(given, do_eval=True, init_checkpoint=str(tmp_path / "elsewhere" / "bert_model.ckpt"))
+        moved = str(tmp_path / "elsewhere" / "bert_model.ckpt")
+        run(given, do_eval=True, init_checkpoint=moved)
+        run(given, do_train=True, init_checkpoint=moved)
+        run(given, do_train=True, init_checkpoint=None)  # the new place is noted
 
     def test_another_one_in_its_place_is_refused(self, given, tmp_path):
         prefix = write_bert(str(tmp_path / "base"), tiny_config())
         run(given, do_train=True, init_checkpoint=prefix)
         write_bert(str(tmp_path / "base"), tiny_config(), seed=8)
-        assert "began with another base" in refusal(given, do_train=True, init_checkpoint=prefix)
-        assert "belongs to another base" in refusal(given, do_eval=True, init_checkpoint=prefix)
+        named = os.path.join(given["output_dir"], "model.ckpt-5")
+        for wish in (
+            {"do_train": True, "init_checkpoint": prefix},
+            {"do_eval": True, "init_checkpoint": prefix},
+            {"do_eval": True, "init_checkpoint": named},
+            {"do_eval": True, "init_checkpoint": named, "output_dir": str(tmp_path / "new")},
+            {"do_train": True, "init_checkpoint": named, "output_dir": str(tmp_path / "new")},
+        ):
+            assert "belongs to another base" in refusal(given, **wish), wish
 
 
 class TestLoading:
@@ -291,13 +376,25 @@ class TestLoading:
         assert len(seen) == 3 and seen[0].dtype == np.float32 and np.ptp(seen[0]) > 0
         assert seen[0].tobytes() == seen[1].tobytes() == seen[2].tobytes()
 
-    def test_two_packs_on_one_base_do_not_touch_each_other(self, given, trained, tmp_path):
-        before = read_text(trained["output_dir"], "test_results.tsv")
-        other = write_cola(str(tmp_path / "other"), train=40)
-        run(given, do_train=True, data_dir=other, seed=2)
-        folder = str(tmp_path / "again")
-        run(trained, do_predict=True, adapter_pack=pack_of(trained), output_dir=folder)
-        assert read_text(folder, "test_results.tsv") == before
+    def test_two_packs_in_one_session_do_not_touch_each_other(self, given, trained, tiny_bert):
+        run(given, do_train=True, seed=2)
+        with tf.Graph().as_default(), tf.Session() as session:
+            ids = tf.constant([[2, 5, 8, 16, 3]])
+            model = modeling.BertModel(tiny_config(), False, ids, scope="bert", adapter_fn=ADAPTERS)
+            logits = ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False).logits
+            base = os.path.join(tiny_bert, "bert_model.ckpt")
+            shapes = parameters.model_shapes(tiny_config(), ClassificationHead(2), None)
+            values = InitialValues([sources.Part(base, tuple(sources.base_names(shapes)))])
+            values.scaffold()
+            values.load(session, ())
+
+            def switch_to(path):
+                pack = packs.read(path)
+                InitialValues([sources.Part(path, tuple(pack.tensors), pack.tensors)]).load(session, ())
+                return session.run(logits).tobytes()
+
+            first, second, again = (switch_to(pack_of(which)) for which in (trained, given, trained))
+        assert first == again != second
 
     def test_a_pack_is_something_to_train_on_from(self, given, trained):
         run(given, do_train=True, adapter_pack=pack_of(trained), learning_rate=0.0)
@@ -344,11 +441,35 @@ class TestLoading:
             np.testing.assert_array_equal(found[name], value, name)
 
 
+    def test_a_run_does_without_the_pack_that_it_began_with(self, given, trained, tmp_path):
+        start = shutil.copy(pack_of(trained), str(tmp_path / "start.safetensors"))
+        wish = {"do_train": True, "do_eval": True, "adapter_pack": start}
+        run(given, **wish)
+        first = read_results(given["output_dir"])
+        os.remove(start)
+        run(given, do_eval=True, init_checkpoint=None)
+        run(given, **wish)
+        assert read_results(given["output_dir"]) == first
+
+    def test_a_pack_alone_in_a_folder_is_evaluated_as_what_it_is(self, given, trained):
+        os.makedirs(given["output_dir"])
+        shutil.copy(pack_of(trained), given["output_dir"])
+        assert "--adapter_activation was gelu, is relu" in refusal(given, do_eval=True, adapter_activation="relu")
+        run(given, do_eval=True)
+        assert read_results(given["output_dir"]) == read_results(trained["output_dir"])
+
+    def test_a_run_in_the_folder_eval_of_another_is_not_taken_for_it(self, given, trained, tmp_path):
+        folder = shutil.copytree(trained["output_dir"], str(tmp_path / "outer"))
+        run(given, do_train=True, seed=5, output_dir=os.path.join(folder, "eval"), save_full_checkpoint=True)
+        run(trained, do_eval=True, output_dir=folder)
+        assert read_results(folder) == read_results(trained["output_dir"])
+
+
 class TestRefusals:
     def test_a_pack_needs_its_base(self, given, trained):
         assert "give --init_checkpoint" in refusal(given, do_eval=True, init_checkpoint=None, adapter_pack="x")
         message = refusal(given, do_eval=True, init_checkpoint=pack_of(trained))
-        assert "is a pack, and a pack needs its base" in message and "--adapter_pack" in message
+        assert "A pack needs its base" in message and "--adapter_pack" in message
 
     def test_a_pack_on_the_wrong_base(self, given, trained, tmp_path):
         other = write_bert(str(tmp_path / "other"), tiny_config(), seed=99)
@@ -384,13 +505,49 @@ class TestRefusals:
         path = tmp_path / "vocab.txt"
         path.write_text("\n".join(VOCABULARY[:-2] + VOCABULARY[:-3:-1]) + "\n")
         message = refusal(given, do_eval=True, adapter_pack=pack_of(trained), vocab_file=str(path))
-        assert "another tokenizer" in message or "--vocab_file" in message
+        assert "was trained with another tokenizer" in message
 
     def test_a_pack_of_another_task(self, given, trained, tmp_path):
         own = {"task_name": "own", "data_dir": None, "labels": "no,yes", "do_eval": True}
         (tmp_path / "own.csv").write_text("text,label\nthe cat,no\nthe dog,yes\n")
         message = refusal(given, adapter_pack=pack_of(trained), dev_file=str(tmp_path / "own.csv"), **own)
         assert "labels" in message
+
+    def test_a_pack_with_other_adapters_to_train_on_from(self, given, trained):
+        message = refusal(given, do_train=True, adapter_pack=pack_of(trained), adapter_activation="relu")
+        assert "has other adapters than this model" in message and "'gelu'" in message and "'relu'" in message
+
+    def test_a_pack_in_the_place_of_a_runs_own(self, given, trained):
+        run(given, do_train=True, do_eval=True, adapter_activation="relu")
+        shutil.copy(pack_of(trained), given["output_dir"])
+        assert "has other adapters" in refusal(given, do_eval=True, adapter_activation="relu")
+
+    def test_labels_in_another_order(self, given, tmp_path):
+        rows = "".join(f"the cat {'is' if index % 2 else 'are'} big,{'ab'[index % 2]}\n" for index in range(16))
+        (tmp_path / "own.csv").write_text("text,label\n" + rows)
+        own = {"task_name": "own", "data_dir": None, "dev_file": str(tmp_path / "own.csv")}
+        own["train_file"] = own["dev_file"]
+        run(given, do_train=True, labels="a,b", **own)
+        other = str(given["output_dir"]) + "-2"
+        own["output_dir"] = other
+        message = refusal(given, do_eval=True, labels="b,a", adapter_pack=pack_of(given), **own)
+        assert "had the labels a, b; now they are b, a" in message
+
+    def test_another_pack_beside_the_run_of_the_output_folder(self, given, trained):
+        run(given, do_train=True)
+        message = refusal(
+            given, do_eval=True, init_checkpoint=given["output_dir"], adapter_pack=pack_of(trained)
+        )
+        assert "holds a run of its own" in message
+
+    @pytest.mark.parametrize("name", ["lr[1]", "a*", "b?"])
+    def test_folders_whose_names_are_patterns(self, given, tmp_path, name):
+        assert "for a pattern" in refusal(given, do_train=True, output_dir=str(tmp_path / name))
+
+    def test_the_state_of_an_optimizer_is_no_checkpoint(self, given):
+        run(given, do_train=True)
+        named = os.path.join(given["output_dir"], "optimizer.ckpt-16")
+        assert "holds the state of an optimizer" in refusal(given, do_eval=True, init_checkpoint=named)
 
     def test_a_damaged_pack(self, given, trained, tmp_path):
         path = shutil.copy(pack_of(trained), str(tmp_path / "cut.safetensors"))
@@ -405,3 +562,7 @@ class TestRefusals:
 
     def test_no_pack_at_all(self, given, tmp_path):
         assert "There is no adapter pack" in refusal(given, do_eval=True, adapter_pack=str(tmp_path / "none"))
+
+
+if __name__ == "__main__":
+    serve_savers(sys.argv[1])

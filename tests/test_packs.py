@@ -398,9 +398,40 @@ def count(config: packs.PackConfig) -> int:
     return make_pack(config).num_parameters
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"step": -1}, {"max_seq_length": 0}, {"max_seq_length": 33}, {"metrics": {"f1": "high"}}, {"task": "\udcff"}],
+    ids=["step", "length", "long", "metrics", "task"],
+)
+def test_values_that_mean_nothing_are_not_written(tmp_path, change):
+    path = str(tmp_path / "pack.safetensors")
+    with pytest.raises(UserError, match="has an impossible adapter_config.json"):
+        packs.write(path, make_pack(make_config(**change)))
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("change", [{"num_attention_heads": 4}, {"hidden_act": "relu"}])
+def test_an_architecture_that_does_not_show_in_the_weights_is_told(change):
+    pack = make_pack(make_config())
+    packs.check_architecture(pack, "mine", dict(pack.config.architecture, hidden_dropout_prob=0.3), "base")
+    (name,) = change
+    with pytest.raises(UserError, match=f"pack mine .* {name} is .* in the pack and {change[name]} in base"):
+        packs.check_architecture(pack, "mine", dict(pack.config.architecture, **change), "base")
+
+
+def test_adapters_with_another_activation_are_told_and_another_start_is_not():
+    pack = make_pack(make_config())
+    own = pack.config.adapter_config
+    packs.check_adapter(pack, "mine", dataclasses.replace(own, init_scale=0.5))
+    for other in (dataclasses.replace(own, activation="relu"), None):
+        with pytest.raises(UserError, match="pack mine has other adapters than this model"):
+            packs.check_adapter(pack, "mine", other)
+    packs.check_adapter(make_pack(make_config("head")), "mine", own)  # it has none, and the model's may start fresh
+
+
 def test_a_pack_for_bert_base_has_the_paper_s_size(tmp_path):
     path = str(tmp_path / "pack.safetensors")
-    config = make_config(architecture=BASE, adapter={"size": 64}, max_seq_length=128)
+    config = make_config(architecture=dict(BASE, max_position_embeddings=512), adapter={"size": 64}, max_seq_length=128)
     pack = make_pack(config)
     packs.write(path, pack)
     assert packs.read(path).num_parameters == 2419202

@@ -31,6 +31,7 @@ PACKS_FOLDER = "packs"
 # What `verify` calls the base: no pack can have that name.
 BASE = BASE_FOLDER + "/"
 
+_THERE = "{} is there already; a bank is made in a new folder."
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Whether text is lower-cased stands in no file of a base: each pack has its own word on it.
 _TOKENIZER = ("type", "entries", "vocabulary")
@@ -110,10 +111,7 @@ class Bank:
         Raises:
           errors.UserError: there is something in that place, or the base is not sound.
         """
-        folder = _local(folder)
-        there = f"{folder} is there already; a bank is made in a new folder."
-        if os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
-            raise errors.UserError(there)
+        folder = cls.check_free(folder)
         staging = f"{folder}.{placing.token()}.partial"
         with _reported(folder):
             os.makedirs(staging)
@@ -126,10 +124,18 @@ class Bank:
                 files.write_json(os.path.join(staging, FILE_NAME), dict(format=FORMAT, **dataclasses.asdict(notes)))
                 placing.move_new_folder(staging, folder)
             except FileExistsError:
-                raise errors.UserError(there) from None
+                raise errors.UserError(_THERE.format(folder)) from None
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
         return cls(folder, notes)
+
+    @staticmethod
+    def check_free(folder: str) -> str:
+        """Refuses a place where no bank can be made; returns its full path."""
+        folder = _local(folder)
+        if os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
+            raise errors.UserError(_THERE.format(folder))
+        return folder
 
     @classmethod
     def open(cls, folder: str) -> Bank:
@@ -177,7 +183,8 @@ class Bank:
     def names(self) -> List[str]:
         """The names of the packs, sorted."""
         folder = os.path.join(self.folder, PACKS_FOLDER)
-        found = os.listdir(folder) if os.path.isdir(folder) else []
+        with _reported(folder):
+            found = os.listdir(folder) if os.path.isdir(folder) else []
         return sorted(name[: -len(packs.ENDING)] for name in found if packs.is_pack(name) and not name.startswith("."))
 
     def path(self, name: str) -> str:
@@ -359,7 +366,7 @@ def _reported(path: str) -> Iterator[None]:
         with files.reported():
             yield
     except OSError as error:
-        raise errors.UserError(f"{path} cannot be written: {error.strerror or error} ({error.filename}).") from None
+        raise errors.UserError(f"{path}: {error.strerror or error} ({error.filename}).") from None
 
 
 def _copy_base(base: bases.Base, folder: str) -> None:

@@ -16,6 +16,8 @@ import optimization
 MODEL_NAME, OPTIMIZER_NAME = "model.ckpt", "optimizer.ckpt"
 KEPT = 5
 SLOTS = ("adam_m", "adam_v")
+_OWN_FILE = re.compile(rf"^(?:{re.escape(MODEL_NAME)}|{re.escape(OPTIMIZER_NAME)})-(\d+)$")
+_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.partial$|\.tempstate\d*$|_temp_[0-9a-f]{32}$")
 FILE_ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 
@@ -31,6 +33,10 @@ def find_prefix(path: str) -> str:
       errors.UserError: there is none.
     """
     prefix = FILE_ENDING.sub("", path)
+    if os.path.basename(prefix).startswith(OPTIMIZER_NAME):
+        raise errors.UserError(
+            f"{path} holds the state of an optimizer, no weights: name the {MODEL_NAME}-… beside it, or its folder."
+        )
     # Not tf.train.checkpoint_exists: it takes any file or folder for a checkpoint of the format before 2016.
     if tf.gfile.Exists(prefix + ".index"):
         return prefix
@@ -162,9 +168,9 @@ class RunSaver(tf.train.Saver):
         saved = super().save(sess, save_path, **options)
         names = [os.path.basename(prefix) for prefix in kept + [saved]]
         tf.train.update_checkpoint_state(folder, names[-1], names)
-        for path in tf.gfile.Glob(os.path.join(folder, OPTIMIZER_NAME + "-*")):
-            if FILE_ENDING.sub("", os.path.basename(path)) != os.path.basename(slots):
-                tf.gfile.Remove(path)
+        for name in tf.gfile.ListDirectory(folder):
+            if name.startswith(OPTIMIZER_NAME + "-") and FILE_ENDING.sub("", name) != os.path.basename(slots):
+                tf.gfile.Remove(os.path.join(folder, name))
         return saved
 
     def restore(self, sess: tf.Session, save_path: str) -> None:
@@ -182,5 +188,29 @@ def _noted(folder: str) -> List[str]:
 
 def remove(prefix: str) -> None:
     """Removes a checkpoint's files, the index first: without it no file is taken for a checkpoint."""
-    for path in sorted(tf.gfile.Glob(prefix + ".*"), key=lambda path: not path.endswith(".index")):
-        tf.gfile.Remove(path)
+    folder, name = folder_of(prefix), os.path.basename(prefix)
+    found = [each for each in tf.gfile.ListDirectory(folder) if FILE_ENDING.sub("", each) == name != each]
+    for each in sorted(found, key=lambda each: not each.endswith(".index")):
+        tf.gfile.Remove(os.path.join(folder, each))
+
+
+def remove_leftovers(folder: str) -> None:
+    """Removes what a killed training left half-written in its folder.
+
+    That is what has a temporary name, and checkpoints behind the one that is noted as the newest.
+    """
+    latest = find_latest(folder)
+    newest = _step_in(os.path.basename(latest)) if latest else None
+    for name in tf.gfile.ListDirectory(folder):
+        step = _step_in(name)
+        orphaned = newest is not None and step is not None and step > newest
+        if _TEMPORARY.search(name) or orphaned:
+            tf.logging.info("Removing %s, which a killed run has left.", os.path.join(folder, name))
+            path = os.path.join(folder, name)
+            tf.gfile.DeleteRecursively(path) if tf.gfile.IsDirectory(path) else tf.gfile.Remove(path)
+
+
+def _step_in(name: str) -> Optional[int]:
+    """The step in the name of a checkpoint's file; None where it is no such name."""
+    match = _OWN_FILE.match(FILE_ENDING.sub("", name))
+    return int(match.group(1)) if match else None

@@ -97,6 +97,10 @@ def write_bytes(path: str, data: bytes) -> None:
         try:
             with tf.gfile.GFile(partial, "wb") as writer:
                 writer.write(data)
+            if "://" not in partial:
+                # A rename may outlive a power cut that the bytes do not.
+                with open(partial, "rb") as written:
+                    os.fsync(written.fileno())
             tf.gfile.Rename(partial, path, overwrite=True)
         except BaseException:
             if tf.gfile.Exists(partial):

@@ -1,4 +1,4 @@
-"""What happens while a model trains: a line on how it goes, and scores on the dev set."""
+"""What happens while a model trains: a line on how it goes, checkpoints, and scores on the dev set."""
 
 from __future__ import annotations
 

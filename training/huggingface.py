@@ -492,6 +492,9 @@ def _vocabulary_for_hf(path: str, vocab_size: int) -> List[str]:
 def folder_at_once(folder: str, names: Sequence[str], overwrite: bool) -> Iterator[str]:
     """Yields a new folder beside `folder`, which takes its name if all goes well, and vanishes if not.
 
+    A folder cannot be exchanged for another in one step: killed between the two, the older one lies beside it,
+    complete, as `<folder>.<8 characters>.old`.
+
     Args:
       folder: the local folder to be written; its parents are made.
       names: the files that an older folder may hold to be replaced. With others in it, it is somebody's, and stays.
@@ -516,7 +519,7 @@ def folder_at_once(folder: str, names: Sequence[str], overwrite: bool) -> Iterat
         if older:
             os.rename(folder, aside)
         os.rename(staging, folder)
-    except OSError as error:
+    except (OSError, safetensors.SafetensorError) as error:
         raise errors.UserError(f"Cannot write to {folder}: {error}.") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)

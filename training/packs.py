@@ -36,6 +36,18 @@ _NO_CHECKSUM = "0" * 64
 _MOST_LAYERS = 64
 
 
+# What the members of a mean have in common.
+_KIND = (
+    "task",
+    "architecture",
+    "tuning_mode",
+    "tune_top_layers",
+    "head",
+    "labels",
+    "tokenizer",
+    "max_seq_length",
+    "base",
+)
 # Two networks that agree in these compute the same from the same weights; dropout and the like matter in training only.
 ARCHITECTURE = (*huggingface.SIZES, "hidden_act")
 
@@ -327,15 +339,7 @@ def _parse_config(path: str, values: Mapping[str, Any]) -> PackConfig:
             continue
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise errors.UserError(f"The pack {path}: {name} in its {METADATA_KEY} cannot be {value!r}.")
-    config = PackConfig(**given)
-    scores = list(config.metrics.values())
-    if not all(value is None or type(value) in (int, float) for value in scores):
-        raise errors.UserError(f"The pack {path}: its metrics are not numbers: {config.metrics}.")
-    if config.step < 0 or config.max_seq_length < 1:
-        raise errors.UserError(
-            f"The pack {path} cannot have step {config.step} and max_seq_length {config.max_seq_length}."
-        )
-    return config
+    return PackConfig(**given)
 
 
 def check(pack: Pack, where: str) -> None:
@@ -345,6 +349,7 @@ def check(pack: Pack, where: str) -> None:
       errors.UserError: beginning with `where`, says what is wrong.
     """
     try:
+        _check_values(pack.config)
         expected = expected_shapes(pack.config)
     except (errors.UserError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise errors.UserError(f"{where} has an impossible {METADATA_KEY}: {errors.reason(error)}.") from None
@@ -364,6 +369,19 @@ def check(pack: Pack, where: str) -> None:
         bad = tensor.size - int(np.count_nonzero(np.isfinite(tensor)))
         if bad:
             raise errors.UserError(f"{where}: {bad} of {tensor.size} values in {name} are NaN or infinite.")
+
+
+def _check_values(config: PackConfig) -> None:
+    """Refuses numbers and texts that mean nothing."""
+    if not all(value is None or type(value) in (int, float) for value in config.metrics.values()):
+        raise errors.UserError(f"its metrics are not numbers: {config.metrics}")
+    longest = config.bert_config.max_position_embeddings
+    if config.step < 0 or not 1 <= config.max_seq_length <= longest:
+        raise errors.UserError(
+            f"step {config.step} and max_seq_length {config.max_seq_length}; expected 0 or more, and 1 to {longest}"
+        )
+    # Bytes of a command line that are no UTF-8 come as half characters, which no file can hold.
+    json.dumps(dataclasses.asdict(config), ensure_ascii=False, default=str).encode("utf-8")
 
 
 def expected_shapes(config: PackConfig) -> Dict[str, Tuple[int, ...]]:
@@ -429,6 +447,22 @@ def check_architecture(pack: Pack, where: str, architecture: Mapping[str, Any], 
             )
 
 
+def check_adapter(pack: Pack, where: str, adapter: Optional[AdapterConfig]) -> None:
+    """Refuses a pack with other adapters than the model's; activations do not show in the weights.
+
+    Raises:
+      errors.UserError: they differ in more than how they were initialised.
+    """
+    if pack.config.adapter is None:
+        return
+    expected, found = (
+        {name: value for name, value in dataclasses.asdict(config).items() if name != "init_scale"} if config else None
+        for config in (pack.config.adapter_config, adapter)
+    )
+    if expected != found:
+        raise errors.UserError(f"The pack {where} has other adapters than this model: {expected}, not {found}.")
+
+
 def check_base(pack: Pack, where: str, digests: fingerprints.Digests, base: str) -> None:
     """Refuses a pack on another base than its own.
 
@@ -472,7 +506,7 @@ def mean(packs: Sequence[Pack], created: str) -> Pack:
         raise errors.UserError(f"A mean takes two packs or more; found {len(packs)}.")
     first = packs[0].config
     for other in packs[1:]:
-        for name in ("task", "architecture", "tuning_mode", "tune_top_layers", "head", "labels", "tokenizer", "base"):
+        for name in _KIND:
             if getattr(first, name) != getattr(other.config, name):
                 raise errors.UserError(
                     f"Packs of different kinds have no mean: {name} is {getattr(first, name)} in the first and "
@@ -496,6 +530,11 @@ def mean(packs: Sequence[Pack], created: str) -> Pack:
         collapsed=None,
         seed=None,
         step=max(pack.config.step for pack in packs),
+        training={
+            name: value
+            for name, value in first.training.items()
+            if all(pack.config.training.get(name) == value for pack in packs)
+        },
         origin={"mean_of": members},
     )
     return Pack(config, tensors)

@@ -11,9 +11,12 @@ import tensorflow.compat.v1 as tf
 
 import errors
 from training import checkpoints, files, packs
+from training.evaluation import History
 from training.settings import ADAPTER_SETTINGS, MODEL, TRAINING, Settings
 
 SETTINGS_FILE = "settings.json"
+# What a run begins with.
+STARTING_POINTS = ("init_checkpoint", "adapter_pack")
 
 
 class RunRecord:
@@ -52,15 +55,13 @@ class RunRecord:
         settings = self._settings
         differing = self._differing_settings() + self._differing_facts(facts)
         if differing:
-            place = f"output folder {settings.output_dir}"
+            place, advice = f"output folder {settings.output_dir}", "Use another --output_dir, or the same settings."
             if not holds_run(settings.output_dir):
-                place = f"folder of --init_checkpoint={settings.init_checkpoint}"
+                place, advice = f"folder of --init_checkpoint={settings.init_checkpoint}", "Use the same settings."
                 if settings.adapter_pack:
                     place = f"pack {settings.adapter_pack}"
             raise errors.UserError(
-                "The {} holds a run with other settings: {}. Use another --output_dir, or the same settings.".format(
-                    place, "; ".join(differing)
-                )
+                "The {} holds a run with other settings: {}. {}".format(place, "; ".join(differing), advice)
             )
         if settings.do_train and not settings.evaluates_in_training and _is_scored(settings.output_dir):
             raise errors.UserError(
@@ -72,6 +73,9 @@ class RunRecord:
         now = self._settings.identity((MODEL, TRAINING) if self._settings.do_train else (MODEL,))
         if self._settings.seed is None:
             now.pop("seed", None)
+        if "base" in self._noted.get("facts", {}):
+            # Moved, or left away: fingerprints tell whether it is the same.
+            now = {name: value for name, value in now.items() if name not in STARTING_POINTS}
         # A setting that an older version did not know had its default then.
         unset = {field.name: field.default for field in dataclasses.fields(self._settings)}
         return [
@@ -98,6 +102,8 @@ class RunRecord:
         """Notes the run in its output folder, with further facts."""
         self.facts.update(facts)
         values = dict(self._settings.identity((MODEL, TRAINING)), seed=self.seed, facts=self.facts)
+        if not self._settings.init_checkpoint:
+            values.update({name: self._noted.get(name) for name in STARTING_POINTS})
         files.write_json(os.path.join(self._settings.output_dir, SETTINGS_FILE), dict(sorted(values.items())))
 
 
@@ -108,8 +114,7 @@ def holds_run(folder: str) -> bool:
 
 def _is_scored(folder: str) -> bool:
     """Whether a folder's pack was chosen by its score."""
-    path = os.path.join(folder, packs.FILE_NAME)
-    return tf.gfile.Exists(path) and bool(packs.read_config(path).metrics)
+    return tf.gfile.Exists(os.path.join(folder, packs.FILE_NAME)) and bool(History(folder).evaluations)
 
 
 def find_noted(settings: Settings) -> Dict[str, Any]:
@@ -119,7 +124,11 @@ def find_noted(settings: Settings) -> Dict[str, Any]:
     folder comes from a pack, or from the run that `init_checkpoint` belongs to.
     """
     if holds_run(settings.output_dir):
-        return read(settings.output_dir)
+        inside = os.path.join(settings.output_dir, packs.FILE_NAME)
+        noted = read(settings.output_dir)
+        if not noted and not settings.do_train and tf.gfile.Exists(inside):
+            return _noted_in_pack(settings, packs.read_config(inside))
+        return noted
     if settings.do_train or not settings.init_checkpoint:
         return {}
     if settings.adapter_pack:

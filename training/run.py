@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import uuid
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
@@ -88,6 +89,8 @@ class Run:
         self.trained = optimization.trainable_names(
             list(self.shapes), settings.tuning_mode, self.config.num_hidden_layers, settings.tune_top_layers
         )
+        trained = set(self.trained)
+        self.frozen = [name for name in self.shapes if name not in trained]
         self._init = self._find_initial_values()
         self._check_initial_values()
         self._result: Optional[sources.Source] = None
@@ -149,15 +152,14 @@ class Run:
             self.trained,
             base,
             settings.adapter_pack if base else None,
-            self.record.facts.get("frozen"),
             settings.save_full_checkpoint,
         )
 
     def _names_own_weights(self) -> bool:
         """Whether what is named as initial belongs to the run of the output folder."""
         own = os.path.realpath(self.settings.output_dir)
-        named = [path for path in (self.settings.init_checkpoint, self.settings.adapter_pack) if path]
-        return any(own in (os.path.realpath(path), os.path.realpath(checkpoints.folder_of(path))) for path in named)
+        named = self.settings.adapter_pack or self.settings.init_checkpoint
+        return bool(named) and own in (os.path.realpath(named), os.path.realpath(checkpoints.folder_of(named)))
 
     def _check_initial_values(self) -> None:
         """Refuses weights that are for other texts, or for nothing.
@@ -168,12 +170,7 @@ class Run:
         if source is None:
             return
         if source.pack:
-            packs.check_architecture(source.pack, source.path, self.config.to_dict(), settings.bert_config_file)
-        if source.pack and source.pack.config.tokenizer != self._tokenizer_facts:
-            raise errors.UserError(
-                f"The pack {source.path} was trained with another tokenizer: {source.pack.config.tokenizer}; "
-                f"this one is {self._tokenizer_facts}."
-            )
+            self._check_pack(source.pack, source.path)
         predicts_only = settings.do_predict and not settings.do_train and not settings.do_eval
         if predicts_only and any(optimization.HEAD.search(name) for name in source.fresh):
             raise errors.UserError(
@@ -181,22 +178,45 @@ class Run:
                 "--init_checkpoint or the --adapter_pack of a training."
             )
 
+    def _check_pack(self, pack: packs.Pack, path: str) -> None:
+        """Refuses a pack that would compute something else here than where it was trained."""
+        packs.check_architecture(pack, path, self.config.to_dict(), self.settings.bert_config_file)
+        packs.check_adapter(pack, path, self.settings.adapter)
+        if pack.config.tokenizer != self._tokenizer_facts:
+            raise errors.UserError(
+                f"The pack {path} was trained with another tokenizer: {pack.config.tokenizer}; this one is "
+                f"{self._tokenizer_facts}."
+            )
+        labels = self.record.facts.get("labels", pack.config.labels)
+        if not self.settings.do_train and list(pack.config.labels) != list(labels):
+            raise errors.UserError(
+                f"The pack {path} has the labels {list(pack.config.labels)}, in this order; the task has {labels}."
+            )
+        if not self.settings.do_train and pack.config.task != self.settings.task_name:
+            tf.logging.warning("The pack %s was trained for %s.", path, pack.config.task)
+        if pack.config.max_seq_length != self.settings.max_seq_length:
+            tf.logging.warning(
+                "The pack %s was trained with --max_seq_length=%d; it is %d now.",
+                path,
+                pack.config.max_seq_length,
+                self.settings.max_seq_length,
+            )
+
     def claim_output_dir(self) -> None:
         """Makes the output folder and, before training, records whose run it holds."""
         files.make_folder(self.settings.output_dir)
         if self.settings.do_train:
+            checkpoints.remove_leftovers(self.settings.output_dir)
             self.record.write(**self._base_facts())
 
     def _base_facts(self) -> Dict[str, Optional[str]]:
         """Fingerprints of the BERT that this run began with, and of what stays frozen of it; None where random."""
-        if self._continues() or self._init is None:
-            return {name: self.record.facts.get(name) for name in ("base", "frozen")}
-        digests = self._init.digests
-        frozen = [name for name in self.shapes if name not in set(self.trained)]
-        return {
-            "base": fingerprints.combine(digests, sources.base_names(self.shapes)),
-            "frozen": fingerprints.combine(digests, frozen) if frozen else None,
-        }
+        if self._init is None:
+            return {"base": None, "frozen": None}
+        digests, base = self._init.digests, self.record.facts.get("base")
+        if not self._continues():
+            base = fingerprints.combine(digests, sources.base_names(self.shapes))
+        return {"base": base, "frozen": fingerprints.combine(digests, self.frozen) if self.frozen else None}
 
     def _make_schedule(self) -> Schedule:
         """Steps and learning rate for the training split."""
@@ -408,7 +428,7 @@ class Run:
 
     def frozen_fingerprint(self) -> Optional[str]:
         """A hash of what stays frozen; None where nothing does."""
-        return self._fingerprint([name for name in self.shapes if name not in set(self.trained)])
+        return self._fingerprint(self.frozen)
 
     def _fingerprint(self, names: Sequence[str]) -> Optional[str]:
         digests = self.source().digests
@@ -444,8 +464,9 @@ class Run:
         # Some fifty points on TensorBoard's curves, and more where a run is long.
         steps = self._schedule.num_train_steps if self._schedule else 0
         summary_steps = max(1, min(100, steps // 50))
-        # Where nothing is trained, the estimator must not find a checkpoint: all values come from the source.
-        folder = settings.output_dir if training else os.path.join(settings.output_dir, evaluation.FOLDER)
+        # Where nothing is trained, the estimator must not find a checkpoint: all values come from the source. It writes
+        # nothing then, so that this folder never exists.
+        folder = settings.output_dir if training else os.path.join(settings.output_dir, uuid.uuid4().hex)
         return make_estimator(model_fn, settings, folder, self.seed, self._cluster, predict_batch_size, summary_steps)
 
 

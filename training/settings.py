@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 from typing import Any, Dict, Optional, Tuple, Type, TypeVar
 
 import tensorflow.compat.v1 as tf
@@ -212,6 +213,12 @@ class Settings:
                 raise errors.UserError(
                     f"--{name} needs scores along the training: add --do_eval=true, and leave --eval_every_steps out "
                     f"or above 0 (it is {self.eval_every_steps})."
+                )
+        for name in ("output_dir", "init_checkpoint"):
+            if re.search(r"[][*?]", getattr(self, name) or ""):
+                raise errors.UserError(
+                    f"--{name}={getattr(self, name)}: TensorFlow takes [ ] * ? in the path of a checkpoint for a "
+                    "pattern; use another folder."
                 )
         if self.adapter_pack and not self.init_checkpoint:
             raise errors.UserError(

@@ -29,11 +29,13 @@ class Layer:
       path: the prefix of a checkpoint, or a pack.
       shapes: what it holds.
       pack: its content, where it is a pack.
+      frozen: the fingerprint of what it was trained on, where that is noted beside a checkpoint. A pack has its own.
     """
 
     path: str
     shapes: parameters.Shapes
     pack: Optional[packs.Pack] = None
+    frozen: Optional[str] = None
 
     @property
     def kind(self) -> str:
@@ -49,6 +51,24 @@ class Layer:
     def step(self) -> int:
         """The training step that it was written at; 0 where it does not say."""
         return self.pack.config.step if self.pack else checkpoints.read_step(self.path)
+
+    def check_below(self, digests: fingerprints.Digests, base: str) -> None:
+        """Refuses other weights below this layer than those that it was trained on.
+
+        Args:
+          digests: hashes of the variables of the layers below.
+          base: what to call those.
+        """
+        if self.pack:
+            packs.check_base(self.pack, self.path, digests, base)
+        elif self.frozen:
+            found = fingerprints.combine(digests, [name for name in digests if name not in self.shapes])
+            if found != self.frozen:
+                raise errors.UserError(
+                    f"The checkpoint {self.path} belongs to another base: the frozen weights of its run had the "
+                    f"fingerprint {self.frozen}, those of {base} have {found}. Give the run's own base by "
+                    "--init_checkpoint."
+                )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +121,11 @@ class Source:
 def checkpoint_layer(path: str) -> Layer:
     """A checkpoint as a layer; `path` is what a user calls it, see `checkpoints.find_prefix`."""
     prefix = checkpoints.find_prefix(path)
-    return Layer(prefix, checkpoints.read_shapes(prefix))
+    shapes = checkpoints.read_shapes(prefix)
+    frozen = None
+    if EMBEDDINGS not in shapes:
+        frozen = record.read(checkpoints.folder_of(prefix)).get("facts", {}).get("frozen")
+    return Layer(prefix, shapes, frozen=frozen)
 
 
 def pack_layer(path: str) -> Layer:
@@ -124,8 +148,9 @@ def find_layers(init_checkpoint: str, adapter_pack: Optional[str] = None) -> Lis
     """
     if packs.is_pack(init_checkpoint):
         raise errors.UserError(
-            f"--init_checkpoint={init_checkpoint} is a pack, and a pack needs its base: give that by "
-            "--init_checkpoint, and the pack by --adapter_pack."
+            f"--init_checkpoint={init_checkpoint} is a safetensors file. A pack needs its base: give that by "
+            "--init_checkpoint, and the pack by --adapter_pack. A Hugging Face model is converted by "
+            "scripts/convert_hf_checkpoint.py."
         )
     inside = os.path.join(init_checkpoint, packs.FILE_NAME)
     if tf.gfile.IsDirectory(init_checkpoint) and tf.gfile.Exists(inside):
@@ -149,13 +174,21 @@ def _with_base(layer: Layer) -> List[Layer]:
             "it: give the base by --init_checkpoint, and the pack by --adapter_pack."
         )
     try:
-        below = find_layers(noted["init_checkpoint"], noted.get("adapter_pack"))
+        below = find_layers(noted["init_checkpoint"], _if_there(noted.get("adapter_pack")))
     except errors.UserError as error:
         raise errors.UserError(
             f"The {layer.kind} {layer.path} needs the base that its run began with, which its "
             f"{record.SETTINGS_FILE} names. {error}"
         ) from None
     return below + [layer]
+
+
+def _if_there(adapter_pack: Optional[str]) -> Optional[str]:
+    """A pack that a run began with, unless it is gone.
+
+    Where all of it was trained on, the run does not need it; where not, fingerprints tell.
+    """
+    return adapter_pack if adapter_pack and tf.gfile.Exists(adapter_pack) else None
 
 
 def choose_source(
@@ -228,8 +261,7 @@ def _assemble(layers: Sequence[Layer], names: Sequence[str], shapes: parameters.
     for index, layer in enumerate(layers):
         higher = set().union(*(above.shapes for above in layers[index + 1 :]))
         values = layer.read([name for name in names if name in layer.shapes])
-        if layer.pack:
-            packs.check_base(layer.pack, layer.path, digests, layers[0].path)
+        layer.check_below(digests, layers[0].path)
         digests.update(fingerprints.of_tensors(values))
         taken = tuple(name for name in values if name not in higher)
         parts.append(Part(layer.path, taken, {name: values[name] for name in taken} if layer.pack else None))
@@ -276,7 +308,6 @@ class OwnRun:
       shapes: the model's variables.
       trained: those that train.
       init_checkpoint, adapter_pack: what the run began with; by default what it noted.
-      frozen: the noted fingerprint of what stays frozen; None where none is noted.
       whole: whether its checkpoints are of the original kind.
     """
 
@@ -285,7 +316,6 @@ class OwnRun:
     trained: Sequence[str]
     init_checkpoint: Optional[str] = None
     adapter_pack: Optional[str] = None
-    frozen: Optional[str] = None
     whole: bool = False
 
     def find(self, to_continue: bool) -> Optional[Source]:
@@ -305,13 +335,11 @@ class OwnRun:
         if to_continue:
             self._check_slots(layer)
         if self.init_checkpoint and EMBEDDINGS not in layer.shapes:
-            layers = find_layers(self.init_checkpoint, self.adapter_pack) + [layer]
+            layers = find_layers(self.init_checkpoint, _if_there(self.adapter_pack)) + [layer]
         else:
             layers = _with_base(layer)
         self._check_fits(Layer(str(layers[0].path), _merged(layers)), self.shapes)
-        source = _assemble(layers, list(self.shapes), self.shapes)
-        self._check_frozen(source, layers[0])
-        return source
+        return _assemble(layers, list(self.shapes), self.shapes)
 
     def _find_layer(self, to_continue: bool) -> Optional[Layer]:
         pack = os.path.join(self.output_dir, packs.FILE_NAME)
@@ -345,7 +373,8 @@ class OwnRun:
         if holds_slots != self.whole:
             raise errors.UserError(
                 f"The training cannot go on from {layer.path}, which was written "
-                f"{'with' if holds_slots else 'without'} --save_full_checkpoint: use another --output_dir."
+                f"{'with' if holds_slots else 'without'} --save_full_checkpoint, or by an older version: use another "
+                "--output_dir."
             )
         if not holds_slots:
             prefix = checkpoints.optimizer_prefix(layer.path)
@@ -360,12 +389,3 @@ class OwnRun:
         if misfit:
             raise errors.UserError(f"The training cannot go on from {prefix}: {misfit} Use another --output_dir.")
         checkpoints.read_tensors(prefix, list(slots))
-
-    def _check_frozen(self, source: Source, base: Layer) -> None:
-        frozen = [name for name in self.shapes if name not in set(self.trained)]
-        found = fingerprints.combine(source.digests, frozen) if frozen else None
-        if self.frozen and found != self.frozen:
-            raise errors.UserError(
-                f"The run in {self.output_dir} began with another base: its frozen weights had the fingerprint "
-                f"{self.frozen}, those of {base.path} have {found}. Give the run's own base by --init_checkpoint."
-            )
