@@ -59,6 +59,9 @@ def exits_on_user_error(main: Callable[..., None]) -> Callable[..., None]:
         except StoppedError as stop:
             print(f"{os.path.basename(sys.argv[0])}: {stop}", file=sys.stderr)
             sys.exit(INTERRUPTED)
+        except BrokenPipeError:  # of `| head`, which has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
         except KeyboardInterrupt:
             print(f"{os.path.basename(sys.argv[0])}: interrupted.", file=sys.stderr)
             sys.exit(INTERRUPTED)

@@ -180,8 +180,7 @@ def model_fn_builder(
     source = None
     if adapter_pack:
         shapes = parameters.model_shapes(bert_config, head, adapter_fn)
-        source = sources.choose_source(shapes, init_checkpoint, for_training=True, adapter_pack=adapter_pack)
-        packs.check_architecture(source.pack, adapter_pack, bert_config.to_dict(), "bert_config")
+        source = sources.choose_source(shapes, init_checkpoint, True, adapter_pack, head.kind, bert_config)
         adapter = adapter_layers.get_adapter(adapter_fn)
         is_known = isinstance(adapter, adapter_layers.AdapterConfig)
         packs.check_adapter(source.pack, adapter_pack, adapter if is_known else None)
@@ -340,6 +339,8 @@ def evaluate(run: Run, data: Data) -> Scores:
         tf.logging.info("  %s", line)
     if scores.collapsed:
         advice = "The run has learnt nothing: try a lower --learning_rate, smaller batches or more epochs."
+        if not run.settings.do_train:
+            advice = "Are these weights for this task?"
         if not run.step():
             advice = "The weights are untrained: add --do_train=true, or name the --output_dir of a training."
         tf.logging.warning("***** Collapsed: all %d predictions are the same. %s *****", len(rows), advice)

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 import errors
-from training import files, packs, parameters
+from training import files, packs, parameters, record
 from training.bank import Bank, check_name
 from training.results import JSON_FILE
 from training.settings import Settings, define_flags
@@ -59,12 +59,14 @@ class Entry:
       metrics: all scores.
       loss: of the dev split.
       predictions: a hash of them.
+      collapsed: whether they are all the same.
     """
 
     metric: str
     metrics: Mapping[str, float]
     loss: float
     predictions: str
+    collapsed: bool = False
 
 
 # The name of the task that had just arrived -> the name of a task known by then -> how it did.
@@ -133,12 +135,28 @@ class Stream:
       arrivals: the tasks.
       output_dir: for the runs; a stream that was interrupted goes on there.
       run: does what settings ask for, e.g. `run_classifier.run_task`.
+      check: fails where a task's data cannot be read, e.g. `run_classifier.read_data`.
     """
 
     bank: Bank
     arrivals: Sequence[Arrival]
     output_dir: str
     run: Callable[[Any], None]
+    check: Callable[[Any], object] = lambda settings: None
+
+    def check_all(self) -> None:
+        """Finds before the first training what would go wrong in a later one."""
+        for arrival in self.arrivals:
+            folder = self._run_folder(arrival)
+            if arrival.name in self.bank.names() and not record.holds_run(folder):
+                raise errors.UserError(
+                    f"The bank {self.bank.folder} holds a pack '{arrival.name}' that is not of this stream: remove it, "
+                    "or use another --bank."
+                )
+            try:
+                self.check(self._settings(arrival, folder, do_train=True))
+            except errors.UserError as error:
+                raise errors.UserError(f"The task '{arrival.name}': {error}") from None
 
     def learn(self, show: Callable[[str], None] = print) -> Table:
         """Trains all tasks, with a look back after each; writes `stream.json`.
@@ -146,6 +164,7 @@ class Stream:
         Args:
           show: is given a table after each task.
         """
+        self.check_all()
         table: Table = {}
         for count, arrival in enumerate(self.arrivals, 1):
             tf.logging.info("***** Task %d of %d arrives: %s *****", count, len(self.arrivals), arrival.name)
@@ -158,7 +177,7 @@ class Stream:
         return table
 
     def _train(self, arrival: Arrival) -> None:
-        folder = os.path.join(self.output_dir, "runs", arrival.name)
+        folder = self._run_folder(arrival)
         self.run(self._settings(arrival, folder, do_train=True))
         pack = packs.read(packs.find(folder))
         if arrival.name not in self.bank.names():
@@ -169,13 +188,20 @@ class Stream:
                 "pack, or use another --bank."
             )
 
+    def _run_folder(self, arrival: Arrival) -> str:
+        return os.path.join(self.output_dir, "runs", arrival.name)
+
     def _evaluate(self, known: Arrival, after: str) -> Entry:
         """Scores a pack as it lies in the bank, in a folder of its own."""
         folder = os.path.join(self.output_dir, "after", after, known.name)
         self.run(self._settings(known, folder, adapter_pack=self.bank.path(known.name)))
         results = files.read_json(os.path.join(folder, JSON_FILE))
         return Entry(
-            results["primary_metric"], results["metrics"], results["loss"], results["fingerprints"]["predictions"]
+            results["primary_metric"],
+            results["metrics"],
+            results["loss"],
+            results["fingerprints"]["predictions"],
+            results["collapsed"],
         )
 
     def _settings(self, arrival: Arrival, folder: str, **changes: Any) -> Settings:
@@ -209,7 +235,7 @@ class Stream:
 
 
 def compare(table: Table) -> Tuple[int, int]:
-    """How many looks back gave exactly what the first look gave, scores and predictions, and how many there were."""
+    """How many repeated evaluations gave exactly what the first one gave, and how many there were."""
     equal = compared = 0
     for after, row in table.items():
         for name, entry in row.items():
@@ -226,16 +252,22 @@ def format_table(table: Table) -> List[str]:
     first = max(len(name) + len(table[name][name].metric) for name in arrivals) + 3
     lines = ["".ljust(first) + "".join(f"after {name}".rjust(width) for name in arrivals)]
     for name in arrivals:
-        cells = [f"{row[name].metrics[row[name].metric]:.4f}" if name in row else "" for row in table.values()]
+        cells = [_cell(row[name]) if name in row else "" for row in table.values()]
         label = f"{name} {table[name][name].metric}"
         lines.append(label.ljust(first) + "".join(cell.rjust(width) for cell in cells))
+    if any(table[name][name].collapsed for name in arrivals):
+        lines.append("* collapsed: all predictions are the same, nothing was learnt")
     equal, compared = compare(table)
     if compared:
         lines.append(
-            f"Memory: {equal} of {compared} looks back equal the first one, scores to the last digit and predictions "
-            "byte by byte."
+            f"Memory: {equal} of {compared} repeated evaluations equal the first one, scores to the last digit and "
+            "predictions byte by byte."
         )
     return lines
+
+
+def _cell(entry: Entry) -> str:
+    return f"{entry.metrics[entry.metric]:.4f}" + ("*" if entry.collapsed else " ")
 
 
 def format_parameters(counts: Mapping[str, float]) -> str:

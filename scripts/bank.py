@@ -50,7 +50,7 @@ def create(args: argparse.Namespace) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         if done.pooler_is_random:
             print(f"Warning: {args.base} has no pooler (a masked language model's weights), so it has a random one.")
-    print(f"Created the bank {bank.folder}: {_describe_base(bank)}, fingerprint {bank.notes.base}.")
+    print(f"Created the bank {bank.folder}: {_describe_base(bank)}, fingerprint of all weights {bank.notes.base}.")
 
 
 def _is_hugging_face(folder: str) -> bool:
@@ -112,7 +112,7 @@ def describe_totals(rows: Sequence[Row], base: int) -> str:
     total = base + sum(row.parameters for row in rows)
     count = "1 pack" if len(rows) == 1 else f"{len(rows)} packs"
     lines = [f"{count}, {sum(row.size for row in rows) / 1e6:.1f} MB; with the base {total:,} parameters"]
-    if rows:
+    if len(rows) > 1:
         lines.append(f": {total / base:.2f}x one BERT instead of {len(rows)}x, a fine-tuned one for each")
     return "".join(lines) + "."
 
@@ -130,6 +130,8 @@ def show(args: argparse.Namespace) -> None:
         "fingerprint": pack.fingerprint,
     }
     values.update(dataclasses.asdict(pack.config))
+    if pack.config.adapter and not args.json:
+        values["adapter"] = dict(pack.config.adapter, layers=pack.config.adapter["layers"] or "all")
     if args.json:
         print(json.dumps(files.finite(values), indent=2, ensure_ascii=False))
     else:
@@ -187,7 +189,12 @@ def with_results(pack: packs.Pack, path: str) -> packs.Pack:
     Raises:
       errors.UserError: the file is of other weights or of another task, or no `results.json`.
     """
-    results = files.read_json(path)
+    if os.path.isdir(path):
+        path = os.path.join(path, "results.json")
+    try:
+        results = files.read_json(path)
+    except errors.UserError as error:
+        raise errors.UserError(f"--results takes the results.json of an evaluation. {error}") from None
     prints, metrics = results.get("fingerprints"), results.get("metrics")
     if not isinstance(prints, dict) or not isinstance(metrics, dict) or not metrics:
         raise errors.UserError(f"{path} is no results.json of an evaluation: expected metrics and fingerprints in it.")
@@ -252,7 +259,7 @@ def export(args: argparse.Namespace) -> None:
         pack = bank.read(args.name)
         files.make_folder(os.path.dirname(path) or ".")
         packs.write(path, pack)
-        print(f"Wrote {path}: {pack.num_parameters:,} parameters, to be put on the base {pack.config.base}.")
+        print(f"Wrote {path}: {pack.num_parameters:,} parameters, for a base with frozen weights {pack.config.base}.")
     elif args.format == "adapterhub":
         adapterhub.export(bank.read(args.name), bank.base, args.output, args.overwrite)
         print(f"Wrote {args.output}: an adapter for AdapterHub; its README.md has the lines that load it.")
@@ -320,9 +327,12 @@ def average(args: argparse.Namespace) -> None:
     known = bank.names()
     members = [bank.read(each) if each in known else packs.read(packs.find(each)) for each in args.packs]
     pack = packs.mean(members, packs.now())
+    if len({member.fingerprint for member in members}) < len(members):
+        print("Warning: some of these packs hold the same weights.")
     _add(bank, pack, args)
     print("It has no score yet. Evaluate it with run_classifier.py --do_eval=true --adapter_pack=…, then:")
-    print(f"bank.py add --bank={args.bank} {bank.path(args.name)} --name={args.name} --replace --results=results.json")
+    path = bank.path(args.name)
+    print(f"python scripts/bank.py add --bank={args.bank} {path} --name={args.name} --replace --results=OUTPUT_DIR")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -350,7 +360,7 @@ def make_parser() -> argparse.ArgumentParser:
     one = command(add, "add", "put a pack into the bank")
     one.add_argument("path", metavar="PATH", help=f"a pack (*{packs.ENDING}), or the output folder of a training")
     _add_name(one)
-    one.add_argument("--results", help="results.json of an evaluation of this very pack: its scores become the pack's")
+    one.add_argument("--results", help="results.json, or its folder, of an evaluation of this pack: its scores")
     one = command(remove, "remove", "remove packs for good")
     one.add_argument("names", metavar="NAME", nargs="+", help="of a pack")
     command(verify, "verify", "read every byte of base and packs; the exit code is 1 if something is wrong")
@@ -374,7 +384,9 @@ def _add_name(parser: argparse.ArgumentParser, required: bool = False) -> None:
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="a pack, AdapterHub's folder, or a checkpoint's prefix or folder")
-    parser.add_argument("--format", choices=FORMATS, required=True, help="checkpoint: of Google's adapter-bert or BERT")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="pack", help="default: pack; checkpoint: of Google's adapter-bert or BERT"
+    )
     parser.add_argument("--task_name", help="what the weights are for; the labels of GLUE's tasks are known")
     parser.add_argument("--labels", help="names of the classes in the head's order, a,b,c; empty for a regression")
     _add_name(parser)
@@ -396,6 +408,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     try:
         with files.reported():
             args.run(args)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise errors.UserError(f"The file system refused: {error}.") from None
 

@@ -24,7 +24,7 @@ import os
 import re
 import sys
 import tempfile
-from typing import Any, Dict, NamedTuple, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -127,21 +127,25 @@ def load_as_told(folder: str, hf_dir: str, with_norms: bool = True) -> Any:
 
 
 def check_export(
-    report: check_parity.Report, base: bases.Base, hf_dir: str, batch: check_parity.Batch, stddev: float, folder: str
+    report: check_parity.Report,
+    base: bases.Base,
+    hf_dir: str,
+    batch: check_parity.Batch,
+    exported: Mapping[str, packs.Pack],
+    folder: str,
 ) -> None:
-    """Packs of all variants, exported and loaded at AdapterHub; then read here again."""
-    for number, variant in enumerate(VARIANTS):
+    """Packs, exported and loaded at AdapterHub; then read here again."""
+    for number, (title, pack) in enumerate(exported.items()):
         target = os.path.join(folder, str(number))
-        pack = make_pack(base, variant, stddev)
         adapterhub.export(pack, base, target)
         ours = run_ours(base, batch, pack)
         theirs = run_theirs(load_as_told(target, hf_dir), batch).logits.numpy()
-        report.outputs(f"export, {variant.title}: logits", ours, theirs)
+        report.outputs(f"export, {title}: logits", ours, theirs)
         again = adapterhub.read(target, base, "exchange", None, CREATED, LENGTH, True)
         same = again.fingerprint == pack.fingerprint and again.config.labels == pack.config.labels
-        report.add(f"export, {variant.title}: read again", "equal to the bit" if same else "not equal", same)
+        report.add(f"export, {title}: read again", "equal to the bit" if same else "not equal", same)
         without = run_theirs(load_as_told(target, hf_dir, with_norms=False), batch).logits.numpy()
-        report_effect(report, f"export, {variant.title}: no LayerNorms", ours, without)
+        report_effect(report, f"export, {title}: no LayerNorms", ours, without)
 
 
 def report_effect(report: check_parity.Report, what: str, whole: np.ndarray, without: np.ndarray) -> None:
@@ -244,6 +248,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hf_dir", help="Hugging Face BERT folder; default: that of " + check_parity.DEFAULT_PACKAGE)
     parser.add_argument("--stddev", type=float, default=0.1, help="of the random weights; %(default)s")
+    parser.add_argument(
+        "--pack", action="append", default=[], help="a pack, or a run's folder, trained on that base: is exported too"
+    )
     args = parser.parse_args()
     for package in ("torch", "transformers", "adapters"):
         if importlib.util.find_spec(package) is None:
@@ -259,7 +266,11 @@ def main() -> None:
         huggingface.export_base(base, exported, do_lower_case=True)
         batch = check_parity.make_batch(base.tokenizer_file)
         check_base(report, base, source, exported, batch)
-        check_export(report, base, exported, batch, args.stddev, os.path.join(folder, "exports"))
+        sent = {variant.title: make_pack(base, variant, args.stddev) for variant in VARIANTS}
+        for path in args.pack:
+            pack = packs.read(packs.find(path))
+            sent[f"trained for {pack.config.task}"] = pack
+        check_export(report, base, exported, batch, sent, os.path.join(folder, "exports"))
         check_import(report, base, exported, batch, args.stddev, folder)
     if report.failures:
         sys.exit(f"{report.failures} checks failed.")

@@ -9,7 +9,8 @@ r"""Teaches one frozen base a stream of tasks, and shows after each one that not
     --task_name=spam --train_file=sms.tsv --text_column=2 --label_column=1     # own data
 
 Each task is trained, its pack goes into the bank (made if there is none), and all packs of the bank's stream are
-evaluated again. The exit code is 1 if a score or a prediction has changed. The same command goes on where it stopped.
+evaluated again. The exit code is 1 if a score or a prediction has changed. The same command goes on where it stopped;
+what is trained is not trained again, but all evaluations are repeated.
 """
 
 from __future__ import annotations
@@ -59,12 +60,14 @@ def main(argv: Sequence[str]) -> None:
     arrivals = stream.read_tasks(FLAGS.tasks, dataclasses.replace(common, do_train=True, do_eval=True))
     files.make_folder(common.output_dir)
     bank = find_bank(FLAGS.bank, FLAGS.base_dir)
-    learning = stream.Stream(bank, arrivals, common.output_dir, run_classifier.run_task)
+    learning = stream.Stream(
+        bank, arrivals, common.output_dir, run_classifier.run_task, run_classifier.read_data
+    )
     table = learning.learn()
     print(stream.format_parameters(learning.count_parameters(list(table))))
     equal, compared = stream.compare(table)
     if equal != compared:
-        sys.exit(f"run_stream.py: {compared - equal} of {compared} looks back differ from the first one.")
+        sys.exit(f"run_stream.py: {compared - equal} of {compared} repeated evaluations differ from the first one.")
 
 
 if __name__ == "__main__":

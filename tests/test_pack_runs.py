@@ -84,15 +84,15 @@ def new_run(tmp_path) -> str:
 def opened_saver(folder: str):
     """Yields a function of a step, which saves a tiny run's checkpoint with all numbers equal to that step."""
     with tf.Graph().as_default(), tf.Session() as session:
-        ids = tf.zeros([1, 4], tf.int32)
-        model = modeling.BertModel(tiny_config(), False, ids, scope="bert", adapter_fn=ADAPTERS)
-        output = ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False)
-        tf.train.get_or_create_global_step()
-        optimization.create_optimizer(output.loss, 1e-3, 100, 0, use_tpu=False)
-        variables = {optimization.variable_name(variable): variable for variable in tf.global_variables()}
-        saver = checkpoints.RunSaver([variables[name] for name in TRAINED], lambda session: None)
+        tf.train.create_global_step()
+        trained = {name: SHAPES[name] for name in TRAINED}
+        variables = [tf.get_variable(name, shape) for name, shape in trained.items()]
+        for name, shape in checkpoints.slot_shapes(trained).items():
+            tf.get_variable(name, shape)
+        saver = checkpoints.RunSaver(variables, lambda session: None)
         step = tf.placeholder(tf.int64, [])
-        fill = tf.group(*[v.assign(tf.fill(v.shape, tf.cast(step, v.dtype.base_dtype))) for v in variables.values()])
+        values = [tf.fill(v.shape, tf.cast(step, v.dtype.base_dtype)) for v in tf.global_variables()]
+        fill = tf.group(*[variable.assign(value) for variable, value in zip(tf.global_variables(), values)])
         session.run(tf.global_variables_initializer())
 
         def save(number: int) -> None:
@@ -119,13 +119,13 @@ def serve_savers(folder: str) -> None:
     TensorFlow takes seconds to import: this process has done that. It prints each child, and then how it ended.
     """
     for line in sys.stdin:
-        ready, tell = os.pipe()
+        ready, tell = os.pipe()  # its buffer holds more than a child can write in its time
         child = os.fork()
         if not child:
             with opened_saver(folder) as save:
-                os.write(tell, b"1")
                 for step in range(int(line) + 1, 10**6):
                     save(step)
+                    os.write(tell, b"1")  # the first save is slow, and is not killed
         os.read(ready, 1)
         print(child, flush=True)
         print(-os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
@@ -189,6 +189,19 @@ class TestWhatATrainingLeaves:
         assert sorted(slots) == ["optimizer.ckpt-16.data-00000-of-00001", "optimizer.ckpt-16.index"]
         state = tf.train.get_checkpoint_state(given["output_dir"])
         assert [path.split("-")[-1] for path in state.all_model_checkpoint_paths] == ["8", "10", "12", "14", "16"]
+
+    @pytest.mark.parametrize("kind", [False, True])
+    def test_a_relative_output_folder_is_as_good_as_any(self, given, tmp_path, monkeypatch, kind):
+        monkeypatch.chdir(tmp_path)
+        wish = {"output_dir": "runs/mine", "save_checkpoints_steps": 2, "save_full_checkpoint": kind}
+        run(given, do_train=True, do_eval=True, **wish)
+        names = sorted({name.split(".")[1] for name in os.listdir("runs/mine") if name.startswith("model.ckpt")})
+        assert len(names) == checkpoints.KEPT
+        assert tf.train.latest_checkpoint("runs/mine").endswith("model.ckpt-16")
+        first = read_results("runs/mine")
+        run(given, do_train=True, do_eval=True, **wish)
+        run(given, do_eval=True, **dict(wish, output_dir=str(tmp_path / "runs" / "mine")))
+        assert read_results("runs/mine") == first
 
     def test_neither_graph_nor_base_is_written(self, given, tiny_bert):
         run(given, do_train=True, do_eval=True, save_checkpoints_steps=2)
@@ -276,25 +289,24 @@ class TestInterrupted:
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")
     def test_a_save_that_is_killed_leaves_the_old_state_or_the_new(self, tmp_path):
-        """By SIGKILL, at 25 random moments, from within TensorFlow's own writing too."""
+        """By SIGKILL, at ten random moments, from within TensorFlow's own writing too."""
         folder, generator = new_run(tmp_path), random.Random(4)
         environment = dict(os.environ, PYTHONPATH=ROOT)
         command = [sys.executable, os.path.abspath(__file__), folder]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as savers:
             reached = []
-            for _ in range(25):
+            for _ in range(10):
                 before = found_step(folder) or 0
                 savers.stdin.write(f"{before}\n")
                 savers.stdin.flush()
                 child = int(savers.stdout.readline())
-                time.sleep(generator.uniform(0.0, 0.1))
+                time.sleep(generator.uniform(0.0, 0.05))
                 os.kill(child, signal.SIGKILL)
                 assert savers.stdout.readline() == f"{-signal.SIGKILL}\n", "a saver has ended by itself"
-                reached.append(found_step(folder) or 0)
-                assert reached[-1] >= before, "a state that was there is gone"
+                reached.append(found_step(folder))
+                assert reached[-1] > before, "a state that was there is gone"
             savers.stdin.close()
-        assert len(set(reached)) > 10
 
     def test_what_a_killed_run_left_half_written_is_removed(self, given):
         run(given, do_train=True)

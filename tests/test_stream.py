@@ -83,7 +83,7 @@ class TestTheTable:
             ["cola", "matthews", "0.2500", "0.2500"],
             ["sst-2", "accuracy", "0.8750"],
         ]
-        assert len({len(line) for line in lines[:3]}) == 1, "the columns are aligned"
+        assert len({len(line.rstrip()) for line in lines[1:3]}) == 1, "the columns are aligned"
         assert lines[3].startswith("Memory: 1 of 1")
 
     @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ class TestLearning:
             report = json.load(file)
         assert report["tasks"] == ["cola", "own"] and (report["equal"], report["comparisons"]) == (1, 1)
         assert report["table"]["cola"]["cola"] == report["table"]["own"]["cola"]
-        assert "Memory: 1 of 1 looks back equal the first one" in output
+        assert "Memory: 1 of 1 repeated evaluations equal the first one" in output
 
     def test_parameters_are_counted_against_full_fine_tuning(self, learnt):
         base = bases.Base.find(os.path.join(learnt[0], "base"))
@@ -184,8 +184,24 @@ class TestLearning:
             task_name="CoLA", data_dir=f"{folder}/cola", max_seq_length=16, adapter_size=4, train_batch_size=8,
             learning_rate=1e-2, num_train_epochs=2.0, seed=1,
         )  # fmt: skip
-        learning = Stream(bank, [Arrival("cola", settings)], str(tmp_path / "out"), run_classifier.run_task)
+        def never(settings):
+            raise AssertionError("nothing is trained")
+
+        arrivals = [Arrival("cola", settings)]
+        assert "that is not of this stream" in message_of(Stream(bank, arrivals, str(tmp_path / "out"), never).learn)
+        learning = Stream(bank, arrivals, os.path.join(folder, "out"), run_classifier.run_task)
         assert "holds another pack 'cola'" in message_of(learning.learn)
+
+    def test_a_task_without_its_data_is_found_before_the_first_is_trained(self, learnt, tmp_path):
+        folder, flags, _ = learnt
+        tasks = write_tasks(
+            tmp_path, f"--task_name=CoLA --data_dir={folder}/cola", "--task_name=x --train_file=/not/there.csv"
+        )
+        changed = dict(flags, tasks=tasks, bank=str(tmp_path / "bank"), output_dir=str(tmp_path / "out"))
+        process = run_command(changed, os.path.join("scripts", "run_stream.py"))
+        assert process.returncode == 1
+        assert "error: The task 'x': " in process.stdout.strip().split("\n")[-1]
+        assert not os.path.exists(str(tmp_path / "out" / "runs"))
 
     def test_a_bank_needs_a_base_and_keeps_it(self, learnt, tmp_path):
         folder, flags, _ = learnt

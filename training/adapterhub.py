@@ -19,7 +19,6 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-import safetensors.numpy
 
 import errors
 import modeling
@@ -95,9 +94,12 @@ assert not unknown, unknown
 model.eval()
 
 tokenizer = BertTokenizer.from_pretrained(BASE, do_lower_case={lower})
+# For tasks of pairs: tokenizer("A sentence.", "Another one.", …)
 inputs = tokenizer("A sentence.", truncation=True, max_length={length}, return_tensors="pt")
 print(model(**inputs).logits)
 ```
+
+{outputs}
 """
 
 
@@ -136,7 +138,7 @@ def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = Fa
             (HEAD_WEIGHTS, head_rows, ""),
         ):
             tensors = {prefix + row.hf: _to_theirs(row, pack.tensors[row.google]) for row in table}
-            safetensors.numpy.save_file(tensors, os.path.join(staging, file_name), {"format": "pt"})
+            huggingface.write_tensors(os.path.join(staging, file_name), tensors)
 
 
 def adapter_name(task: str) -> str:
@@ -256,6 +258,8 @@ def _describe_folder(config: packs.PackConfig) -> str:
         folder_place=FOLDER_PLACE,
         lower=bool(config.tokenizer.get("do_lower_case", True)),
         length=config.max_seq_length,
+        outputs=f"The logits are those of, in this order: {', '.join(config.labels)}." if config.labels else
+        "The one number is the prediction.",
     )
 
 

@@ -35,7 +35,9 @@ class Base:
           errors.UserError: one is missing.
         """
         if not tf.gfile.IsDirectory(folder):
-            raise errors.UserError(f"There is no folder {folder}; expected a BERT as Google's downloads have it.")
+            raise errors.UserError(
+                f"There is no folder {folder}; expected the folder of a BERT as Google's downloads have it."
+            )
         names = sorted(tf.gfile.ListDirectory(folder))
         tokenizers = [name for name in names if name == huggingface.VOCAB_NAME or name.endswith(".model")]
         for wanted in (huggingface.CONFIG_NAME, huggingface.CHECKPOINT_NAME + ".index"):

@@ -167,6 +167,9 @@ class RunSaver(tf.train.Saver):
         slots = self._slot_saver.save(sess, os.path.join(folder, OPTIMIZER_NAME), **options)
         saved = super().save(sess, save_path, **options)
         names = [os.path.basename(prefix) for prefix in kept + [saved]]
+        if not os.path.isabs(folder):
+            # TensorFlow takes names for relative to the folder only where that is absolute.
+            names = [os.path.join(folder, name) for name in names]
         tf.train.update_checkpoint_state(folder, names[-1], names)
         for name in tf.gfile.ListDirectory(folder):
             if name.startswith(OPTIMIZER_NAME + "-") and FILE_ENDING.sub("", name) != os.path.basename(slots):

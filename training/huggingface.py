@@ -466,8 +466,7 @@ def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: b
     with folder_at_once(hf_dir, (*texts, HF_WEIGHTS), overwrite) as staging:
         for name, text in texts.items():
             write_text(os.path.join(staging, name), text + "\n")
-        # Without this entry transformers takes the file for one of another framework.
-        safetensors.numpy.save_file(tensors, os.path.join(staging, HF_WEIGHTS), {"format": "pt"})
+        write_tensors(os.path.join(staging, HF_WEIGHTS), tensors)
     parameters = sum(value.size for value in tensors.values())
     return Conversion([base.checkpoint], os.path.realpath(hf_dir), config, len(tensors), parameters, [], False)
 
@@ -526,6 +525,14 @@ def folder_at_once(folder: str, names: Sequence[str], overwrite: bool) -> Iterat
         if os.path.isdir(aside) and not os.path.isdir(folder):
             os.rename(aside, folder)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_tensors(path: str, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes a safetensors file for PyTorch's side. Not by `save_file`, whose files nobody else may read."""
+    # Without this entry transformers takes the file for one of another framework.
+    data = safetensors.numpy.save(dict(tensors), {"format": "pt"})
+    with open(path, "wb") as file:
+        file.write(data)
 
 
 def write_text(path: str, text: str) -> None:

@@ -109,7 +109,7 @@ class RunRecord:
 
 def holds_run(folder: str) -> bool:
     """Whether a folder holds weights of a run: a checkpoint, or a pack."""
-    return bool(checkpoints.find_latest(folder)) or tf.gfile.Exists(os.path.join(folder, packs.FILE_NAME))
+    return tf.gfile.Exists(os.path.join(folder, packs.FILE_NAME)) or bool(checkpoints.find_latest(folder))
 
 
 def _is_scored(folder: str) -> bool:

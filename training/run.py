@@ -109,6 +109,7 @@ class Run:
             settings.do_train,
             settings.adapter_pack,
             self.head.kind,
+            self.config,
         )
         if not settings.do_train and self._names_own_weights():
             # One of several checkpoints of this folder's run, named to be evaluated.

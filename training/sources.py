@@ -178,7 +178,8 @@ def _with_base(layer: Layer) -> List[Layer]:
     except errors.UserError as error:
         raise errors.UserError(
             f"The {layer.kind} {layer.path} needs the base that its run began with, which its "
-            f"{record.SETTINGS_FILE} names. {error}"
+            f"{record.SETTINGS_FILE} names. {error} If it was moved, give the base by --init_checkpoint, and the run "
+            "by --adapter_pack or --output_dir."
         ) from None
     return below + [layer]
 
@@ -197,6 +198,7 @@ def choose_source(
     for_training: bool,
     adapter_pack: Optional[str] = None,
     head_kind: str = "classification",
+    config: Optional[modeling.BertConfig] = None,
 ) -> Source:
     """Decides what files give to a model, and refuses those that do not fit.
 
@@ -208,6 +210,7 @@ def choose_source(
       init_checkpoint, adapter_pack: what the user named, see `find_layers`.
       for_training: whether the model is trained next; otherwise it must be usable as it is.
       head_kind: the model's head, see `heads.TYPES`.
+      config: the model's architecture, which a pack must have been trained with.
 
     Raises:
       errors.UserError: missing, damaged, foreign, or made with other adapters.
@@ -216,13 +219,15 @@ def choose_source(
     top, found = layers[-1], _merged(layers)
     base, adapters, head = _by_part(shapes)
     where = f"The {top.kind} {top.path}"
+    if top.pack and config:
+        packs.check_architecture(top.pack, top.path, config.to_dict(), "this model")
     misfit = modeling.describe_misfit(base, found)
     if misfit:
         raise errors.UserError(f"{where} does not fit this model: {misfit}")
     _check_adapters(where, adapters, found)
     depth, depth_found = optimization.count_layers(list(shapes)), optimization.count_layers(list(found))
     if depth_found > depth:
-        tf.logging.warning("%s has %d encoder layers; only the lowest %d are used.", top.path, depth_found, depth)
+        tf.logging.warning("%s has %d encoder layers; only the lowest %d are used.", layers[0].path, depth_found, depth)
 
     head_misfit = modeling.describe_misfit(head, found)
     if top.pack and top.pack.config.head != head_kind:
