@@ -297,13 +297,12 @@ def import_pack(args: argparse.Namespace) -> None:
                 f"'{task}' is no task that is known here ({', '.join(tasks.names())}), and a checkpoint does not name "
                 "its classes: give --labels=a,b in the head's order, or --labels= for a regression."
             )
-        kind = "sentencepiece" if bank.base.uses_sentencepiece else "wordpiece"
         pack = google_checkpoints.pack_from_checkpoint(
             args.path,
             bank.base.config(),
             task,
             labels,
-            packs.describe_tokenizer(kind, lower, bank.base.vocabulary(lower)),
+            bank.base.describe_tokenizer(lower),
             length,
             packs.now(),
             activation=args.adapter_activation,

@@ -323,18 +323,17 @@ def read(
     pretrained = base.tensors()
     norms = _read_norms(folder, described, bert)
     tensors.update(norms or {row.google: pretrained[row.google] for row in _norm_rows(bert)})
-    kind = "sentencepiece" if base.uses_sentencepiece else "wordpiece"
     config = packs.PackConfig(
         task=task,
         architecture=bert.to_dict(),
         tuning_mode="adapter",
         head="regression" if head.units == 1 else "classification",
         labels=_choose_labels(folder, head, labels),
-        tokenizer=packs.describe_tokenizer(kind, do_lower_case, base.vocabulary(do_lower_case)),
+        tokenizer=base.describe_tokenizer(do_lower_case),
         max_seq_length=max_seq_length,
         base=None,
         created=created,
-        adapter=dict(dataclasses.asdict(adapter), layers=list(adapter.layers) if adapter.layers else None),
+        adapter=packs.describe_adapter(adapter),
         origin={"adapterhub": described, "layer_norms": LAYER_NORMS if norms else "of the base"},
     )
     config = dataclasses.replace(config, base=_base_fingerprint(folder, described, config, pretrained))

@@ -395,8 +395,7 @@ def _describe(base: bases.Base) -> Notes:
 
 
 def _describe_tokenizer(base: bases.Base) -> Dict[str, Any]:
-    kind = "sentencepiece" if base.uses_sentencepiece else "wordpiece"
-    described = packs.describe_tokenizer(kind, True, base.vocabulary())
+    described = base.describe_tokenizer()
     return {key: described[key] for key in _TOKENIZER}
 
 

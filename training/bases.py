@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 import errors
 import modeling
 import tokenization
-from training import checkpoints, fingerprints, huggingface
+from training import checkpoints, fingerprints, huggingface, packs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +83,11 @@ class Base:
         files: Tuple[Any, ...] = (None, self.tokenizer_file) if self.uses_sentencepiece else (self.tokenizer_file, None)
         vocab = tokenization.create_tokenizer(*files, do_lower_case).vocab
         return sorted(vocab, key=vocab.__getitem__)
+
+    def describe_tokenizer(self, do_lower_case: bool = True) -> Dict[str, Any]:
+        """The base's tokenizer as packs have it."""
+        kind = "sentencepiece" if self.uses_sentencepiece else "wordpiece"
+        return packs.describe_tokenizer(kind, do_lower_case, self.vocabulary(do_lower_case))
 
     def shapes(self) -> Dict[str, Tuple[int, ...]]:
         """Name -> shape of every variable of BERT itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import errors
 import modeling
@@ -69,7 +69,7 @@ def pack_from_checkpoint(
         max_seq_length=max_seq_length,
         base=None,
         created=created,
-        adapter=adapter,
+        adapter=packs.describe_adapter(adapter),
         step=checkpoints.read_step(prefix),
         origin={"checkpoint": os.path.basename(prefix)},
     )
@@ -85,8 +85,8 @@ def pack_from_checkpoint(
     return pack
 
 
-def find_adapters(shapes: parameters.Shapes, num_layers: int, activation: str) -> Optional[Dict[str, Any]]:
-    """The fields of the `AdapterConfig` that the adapters in a checkpoint suggest; None where there are none.
+def find_adapters(shapes: parameters.Shapes, num_layers: int, activation: str) -> Optional[AdapterConfig]:
+    """What the adapters in a checkpoint are by their names and shapes; None where there are none.
 
     Args:
       shapes: name -> shape of the checkpoint's variables.
@@ -98,14 +98,13 @@ def find_adapters(shapes: parameters.Shapes, num_layers: int, activation: str) -
         return None
     layers = sorted({int(match.group(1)) for match in found.values()})
     behind_attention = {bool(match.group(2)) for match in found.values()}
-    adapter = AdapterConfig(
+    return AdapterConfig(
         size=shapes[next(iter(found))][-1],
         activation=activation,
         init_scale=GOOGLE_INIT_SCALE,
         layers=None if layers == list(range(num_layers)) else tuple(layers),
         placement="both" if len(behind_attention) > 1 else "attention" if True in behind_attention else "feedforward",
     )
-    return dict(dataclasses.asdict(adapter), layers=list(adapter.layers) if adapter.layers else None)
 
 
 def _check_head(prefix: str, shapes: parameters.Shapes, labels: Sequence[str]) -> None:

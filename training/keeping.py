@@ -61,7 +61,7 @@ class PackKeeper:
             max_seq_length=settings.max_seq_length,
             base=facts.get("frozen"),
             created=packs.now(),
-            adapter=dataclasses.asdict(settings.adapter) if settings.adapter else None,
+            adapter=packs.describe_adapter(settings.adapter),
             tune_top_layers=settings.tune_top_layers,
             seed=self.record.seed,
             step=checkpoints.read_step(checkpoint),

@@ -181,6 +181,13 @@ def describe_tokenizer(kind: str, do_lower_case: bool, vocabulary: Sequence[str]
     }
 
 
+def describe_adapter(adapter: Optional[AdapterConfig]) -> Optional[Dict[str, Any]]:
+    """Adapters as `PackConfig.adapter` has them; None for none."""
+    if adapter is None:
+        return None
+    return dict(dataclasses.asdict(adapter), layers=list(adapter.layers) if adapter.layers else None)
+
+
 def now() -> str:
     """The date for `PackConfig.created`."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
