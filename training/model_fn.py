@@ -78,6 +78,8 @@ class InitialValues:
             for name, value in (part.values or {}).items():
                 if name not in but:
                     initializer = self._variables[name].initializer
+                    if isinstance(initializer, tf.Tensor):  # of TensorFlow 1.15, where a checkpoint gives the value
+                        initializer = initializer.op
                     session.run(initializer, {initializer.inputs[1]: value})
 
 
