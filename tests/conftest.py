@@ -13,6 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import pytest
 import tensorflow.compat.v1 as tf
 
+import errors
 import modeling
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -147,6 +148,15 @@ def command_line(flags: dict, script: str = "run_classifier.py") -> List[str]:
 def run_command(flags: dict, script: str = "run_classifier.py") -> subprocess.CompletedProcess:
     """Runs an entry point in a process of its own."""
     return subprocess.run(command_line(flags, script), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def message_of(function, *args, **kwargs) -> str:
+    """The one sentence that a call fails with."""
+    with pytest.raises(errors.UserError) as caught:
+        function(*args, **kwargs)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
 def read_results(output_dir: str) -> dict:

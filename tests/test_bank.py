@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, Iterator, List
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT, VOCABULARY, tiny_config, write_bert
+from conftest import ROOT, VOCABULARY, message_of, tiny_config, write_bert
 
 import errors
 from adapter_layers import AdapterConfig
@@ -70,13 +70,6 @@ def base(tiny_bert) -> bases.Base:
 @pytest.fixture
 def bank(base, tmp_path) -> Bank:
     return Bank.create(str(tmp_path / "bank"), base)
-
-
-def message_of(function: Callable, *args, **kwargs) -> str:
-    with pytest.raises(errors.UserError) as caught:
-        function(*args, **kwargs)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def damage(path: str, position: int = -5) -> None:

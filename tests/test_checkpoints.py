@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import tiny_config, write_bert
+from conftest import message_of, tiny_config, write_bert
 
 import modeling
 import optimization
@@ -96,15 +96,6 @@ def logged(monkeypatch) -> list:
     found = []
     monkeypatch.setattr(tf.logging, "warning", lambda text, *args: found.append(text % args))
     return found
-
-
-def message_of(function, *args) -> str:
-    """The one sentence that a call fails with."""
-    with pytest.raises(UserError) as caught:
-        function(*args)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # ------------------------------------------------------------------------------------- what it gives

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from conftest import ROOT, tiny_config, write_bert
+from conftest import ROOT, message_of, tiny_config, write_bert
 
 from errors import UserError
 from training import bases, files, fingerprints, packs
@@ -166,15 +166,6 @@ def assert_same(found: packs.Pack, expected: packs.Pack) -> None:
         assert found.tensors[name].dtype == np.float32
         assert found.tensors[name].shape == tensor.shape
         assert found.tensors[name].tobytes() == tensor.tobytes(), name
-
-
-def message_of(function, *args) -> str:
-    """The one sentence that a call fails with."""
-    with pytest.raises(UserError) as caught:
-        function(*args)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # ------------------------------------------------------------------ packs as another tool would make them

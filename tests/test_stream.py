@@ -9,9 +9,8 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import cola_rows, run_command, tiny_config, write_bert, write_cola
+from conftest import cola_rows, message_of, run_command, tiny_config, write_bert, write_cola
 
-import errors
 import run_classifier
 from experiments.stream import Arrival, Entry, Stream, compare, format_parameters, format_table, read_tasks
 from run_classifier import ClassifierSettings
@@ -24,12 +23,6 @@ def write_tasks(folder, *lines) -> str:
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
     return path
-
-
-def message_of(function, *args) -> str:
-    with pytest.raises(errors.UserError) as caught:
-        function(*args)
-    return str(caught.value)
 
 
 COMMON = ClassifierSettings(do_train=True, learning_rate=1e-2, max_seq_length=16, adapter_size=4, seed=1)

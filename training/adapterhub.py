@@ -121,9 +121,9 @@ def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = Fa
     packs.check_base(pack, config.task, base.digests(), base.folder)
     packs.check_architecture(pack, config.task, base.config().to_dict(), base.config_file)
     name = adapter_name(config.task)
-    rows = _adapter_rows(config.bert_config, config.adapter_config, name)
-    head_rows = _head_rows(f"heads.{name}.1", len(config.labels) or 1, config.bert_config)
-    norms = _norm_rows(config.bert_config)
+    rows = adapter_rows(config.bert_config, config.adapter_config, name)
+    of_head = head_rows(f"heads.{name}.1", len(config.labels) or 1, config.bert_config)
+    norms = norm_rows(config.bert_config)
     texts = {
         CONFIG: _json(_describe_adapter(config, name)),
         HEAD_CONFIG: _json(_describe_head(config, name)),
@@ -135,7 +135,7 @@ def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = Fa
         for file_name, table, prefix in (
             (WEIGHTS, rows, "bert."),
             (LAYER_NORMS, norms, "bert."),
-            (HEAD_WEIGHTS, head_rows, ""),
+            (HEAD_WEIGHTS, of_head, ""),
         ):
             tensors = {prefix + row.hf: _to_theirs(row, pack.tensors[row.google]) for row in table}
             huggingface.write_tensors(os.path.join(staging, file_name), tensors)
@@ -165,7 +165,7 @@ def _check_exportable(config: packs.PackConfig) -> None:
         )
 
 
-def _adapter_rows(config: modeling.BertConfig, adapter: AdapterConfig, name: str) -> List[TensorRow]:
+def adapter_rows(config: modeling.BertConfig, adapter: AdapterConfig, name: str) -> List[TensorRow]:
     """The adapters' tensors under both names."""
     hidden, size, rows = config.hidden_size, adapter.size, []
     for layer in range(config.num_hidden_layers):
@@ -182,12 +182,12 @@ def _adapter_rows(config: modeling.BertConfig, adapter: AdapterConfig, name: str
     return rows
 
 
-def _norm_rows(config: modeling.BertConfig) -> List[TensorRow]:
+def norm_rows(config: modeling.BertConfig) -> List[TensorRow]:
     """The LayerNorms' tensors under both names."""
     return [r for r in huggingface.tensor_table(config.to_dict()) if parameters.group_of(r.google) == "LayerNorm"]
 
 
-def _head_rows(prefix: str, units: int, config: modeling.BertConfig) -> List[TensorRow]:
+def head_rows(prefix: str, units: int, config: modeling.BertConfig) -> List[TensorRow]:
     """The head's tensors under both names; `prefix` is that of the linear layer."""
     return [
         TensorRow(f"{prefix}.weight", "output_weights", (units, config.hidden_size)),
@@ -317,12 +317,12 @@ def read(
     adapter = _read_adapter_config(os.path.join(folder, CONFIG), described["config"], bert)
     head = _read_head_config(folder)
     weights = _weights_file(folder, WEIGHTS, PICKLE)
-    tensors = _read_tensors(weights, _adapter_rows(bert, adapter, described["name"]))
-    head_rows = _head_rows(head.prefix, head.units, bert)
-    tensors.update(_read_tensors(_weights_file(folder, HEAD_WEIGHTS, HEAD_PICKLE), head_rows))
+    tensors = _read_tensors(weights, adapter_rows(bert, adapter, described["name"]))
+    of_head = head_rows(head.prefix, head.units, bert)
+    tensors.update(_read_tensors(_weights_file(folder, HEAD_WEIGHTS, HEAD_PICKLE), of_head))
     pretrained = base.tensors()
     norms = _read_norms(folder, described, bert)
-    tensors.update(norms or {row.google: pretrained[row.google] for row in _norm_rows(bert)})
+    tensors.update(norms or {row.google: pretrained[row.google] for row in norm_rows(bert)})
     config = packs.PackConfig(
         task=task,
         architecture=bert.to_dict(),
@@ -493,7 +493,7 @@ def _read_norms(folder: str, described: Mapping[str, Any], bert: modeling.BertCo
     """The LayerNorms beside an adapter; nothing where there are none and none are promised."""
     path = os.path.join(folder, LAYER_NORMS)
     if os.path.isfile(path):
-        return _read_tensors(path, _norm_rows(bert))
+        return _read_tensors(path, norm_rows(bert))
     if described.get("layer_norms"):
         raise errors.UserError(
             f"There is no {LAYER_NORMS} in {folder}, but its {CONFIG} says that the LayerNorms were trained: take it "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -99,11 +99,14 @@ class Base:
         Raises:
           errors.UserError: the checkpoint is damaged or does not fit the config.
         """
-        misfit = modeling.describe_misfit(self.shapes(), checkpoints.read_shapes(self.checkpoint))
-        if misfit:
-            raise errors.UserError(f"The checkpoint {self.checkpoint} does not fit {self.config_file}: {misfit}")
-        return checkpoints.read_tensors(self.checkpoint, list(self.shapes()))
+        return dict(self._each_tensor())
 
     def digests(self) -> Dict[str, str]:
         """Name -> hash of every variable of BERT itself: what packs are checked against."""
-        return fingerprints.of_tensors(self.tensors())
+        return {name: fingerprints.of_tensor(tensor) for name, tensor in self._each_tensor()}
+
+    def _each_tensor(self) -> Iterator[Tuple[str, np.ndarray]]:
+        misfit = modeling.describe_misfit(self.shapes(), checkpoints.read_shapes(self.checkpoint))
+        if misfit:
+            raise errors.UserError(f"The checkpoint {self.checkpoint} does not fit {self.config_file}: {misfit}")
+        return checkpoints.each_tensor(self.checkpoint, list(self.shapes()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -94,17 +94,23 @@ def _damaged(prefix: str, error: Exception) -> errors.UserError:
     return errors.UserError(f"The checkpoint {prefix} is damaged and cannot be read: {errors.reason(error)}.")
 
 
-def read_tensors(prefix: str, names: Sequence[str]) -> Dict[str, np.ndarray]:
-    """The values of these variables.
+def each_tensor(prefix: str, names: Sequence[str]) -> Iterator[Tuple[str, np.ndarray]]:
+    """Yields these variables with their values, one at a time: all of a BERT need not fit into memory twice.
 
     Raises:
       errors.UserError: they cannot be read.
     """
     try:
         reader = tf.train.load_checkpoint(prefix)
-        return {name: reader.get_tensor(name) for name in names}
+        for name in names:
+            yield name, reader.get_tensor(name)
     except Exception as error:  # see read_shapes
         raise _damaged(prefix, error) from None
+
+
+def read_tensors(prefix: str, names: Sequence[str]) -> Dict[str, np.ndarray]:
+    """The values of these variables, see `each_tensor`."""
+    return dict(each_tensor(prefix, names))
 
 
 def read_step(prefix: str) -> int:

@@ -42,11 +42,12 @@ class Layer:
         """What to call it."""
         return "pack" if self.pack else "checkpoint"
 
-    def read(self, names: Sequence[str]) -> Dict[str, np.ndarray]:
-        """The values of these variables."""
+    def digests(self, names: Sequence[str]) -> Dict[str, str]:
+        """Hashes of these variables, all of which are read for it."""
+        each = checkpoints.each_tensor(self.path, names)
         if self.pack:
-            return {name: self.pack.tensors[name] for name in names}
-        return checkpoints.read_tensors(self.path, names)
+            each = ((name, self.pack.tensors[name]) for name in names)
+        return {name: fingerprints.of_tensor(tensor) for name, tensor in each}
 
     def step(self) -> int:
         """The training step that it was written at; 0 where it does not say."""
@@ -265,11 +266,12 @@ def _assemble(layers: Sequence[Layer], names: Sequence[str], shapes: parameters.
     parts = []
     for index, layer in enumerate(layers):
         higher = set().union(*(above.shapes for above in layers[index + 1 :]))
-        values = layer.read([name for name in names if name in layer.shapes])
+        own = layer.digests([name for name in names if name in layer.shapes])
         layer.check_below(digests, layers[0].path)
-        digests.update(fingerprints.of_tensors(values))
-        taken = tuple(name for name in values if name not in higher)
-        parts.append(Part(layer.path, taken, {name: values[name] for name in taken} if layer.pack else None))
+        digests.update(own)
+        taken = tuple(name for name in own if name not in higher)
+        values = {name: layer.pack.tensors[name] for name in taken} if layer.pack else None
+        parts.append(Part(layer.path, taken, values))
     fresh = tuple(name for name in shapes if name not in digests)
     return Source(tuple(parts), fresh, layers[-1].step(), digests, layers[-1].pack)
 
@@ -393,4 +395,5 @@ class OwnRun:
         )
         if misfit:
             raise errors.UserError(f"The training cannot go on from {prefix}: {misfit} Use another --output_dir.")
-        checkpoints.read_tensors(prefix, list(slots))
+        for _ in checkpoints.each_tensor(prefix, list(slots)):
+            pass
