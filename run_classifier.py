@@ -47,11 +47,11 @@ from tasks.processors import (  # noqa: F401
     MrpcProcessor,
     XnliProcessor,
 )
-from training import files, fingerprints, logs, packs, parameters, results, scoring, sources, submission
+from training import files, logs, results, scoring, submission
 from training import settings as settings_lib
 from training.evaluation import Scorer, Scores, score_rows
 from training.heads import ClassificationHead, Head, RegressionHead
-from training.model_fn import Schedule, build_model_fn
+from training.model_fn import Schedule, model_fn_on_pack
 from training.record import find_noted
 from training.run import DevSet, Run
 from training.settings import MODEL, TRAINING, setting
@@ -64,6 +64,10 @@ TEST_RESULTS = "test_results.tsv"
 class ClassifierSettings(settings_lib.Settings):
     """The settings of this entry point."""
 
+    data_dir: Optional[str] = setting(
+        None, "Folder with the task's files (.tsv) as its download has them.", TRAINING, "path"
+    )
+    do_predict: bool = setting(False, "Write the test split's class probabilities.")
     predict_header: bool = setting(
         False, "Start test_results.tsv with a line of label names; old readers expect none. Own data always has one."
     )
@@ -176,25 +180,17 @@ def model_fn_builder(
     adapter_pack: Optional[str] = None,
 ) -> Callable:
     """Makes the `model_fn` of a TPUEstimator for notebooks; `adapter_pack` goes on top of `init_checkpoint`."""
-    head = ClassificationHead(num_labels)
-    source = None
-    if adapter_pack:
-        shapes = parameters.model_shapes(bert_config, head, adapter_fn)
-        source = sources.choose_source(shapes, init_checkpoint, True, adapter_pack, head.kind, bert_config)
-        adapter = adapter_layers.get_adapter(adapter_fn)
-        is_known = isinstance(adapter, adapter_layers.AdapterConfig)
-        packs.check_adapter(source.pack, adapter_pack, adapter if is_known else None)
-    return build_model_fn(
+    return model_fn_on_pack(
         bert_config,
-        head,
+        ClassificationHead(num_labels),
         adapter_fn,
         init_checkpoint,
-        Schedule(learning_rate, num_train_steps, num_warmup_steps),
-        tuning_mode,
-        top_layers,
-        use_tpu,
-        use_one_hot_embeddings,
-        source,
+        adapter_pack,
+        schedule=Schedule(learning_rate, num_train_steps, num_warmup_steps),
+        tuning_mode=tuning_mode,
+        top_layers=top_layers,
+        use_tpu=use_tpu,
+        use_one_hot_embeddings=use_one_hot_embeddings,
     )
 
 
@@ -333,24 +329,10 @@ def evaluate(run: Run, data: Data) -> Scores:
     rows = list(run.predict(features_of(run, data, "dev", batch_size), batch_size))
     scores = scorer(run, data)(rows)
     majority = scoring.majority_class_score(list(scores.metrics), np.array([row["label_ids"] for row in rows]))
-    text = results.as_text(scores, majority, run.step())
-    tf.logging.info("***** Eval results *****")
-    for line in text.splitlines():
-        tf.logging.info("  %s", line)
-    if scores.collapsed:
-        advice = "The run has learnt nothing: try a lower --learning_rate, smaller batches or more epochs."
-        if not run.settings.do_train:
-            advice = "Are these weights for this task?"
-        if not run.step():
-            advice = "The weights are untrained: add --do_train=true, or name the --output_dir of a training."
-        tf.logging.warning("***** Collapsed: all %d predictions are the same. %s *****", len(rows), advice)
     sizes = {
         name: {"examples": len(split), "fingerprint": cache.fingerprint(split)} for name, split in data.splits.items()
     }
-    run.note_scores(scores)
-    content = results.describe(run, data.task.name, scores, majority, sizes)
-    content["fingerprints"]["predictions"] = fingerprints.of_tensor(np.array([row["logits"] for row in rows]))
-    results.write(run.settings.output_dir, text, content)
+    results.report(run, data.task.name, scores, majority, sizes, (row["logits"] for row in rows))
     return scores
 
 
@@ -395,10 +377,7 @@ def run_task(settings: ClassifierSettings) -> None:
 @errors.exits_on_user_error
 def main(argv: Sequence[str]) -> None:
     """Flags -> settings -> run."""
-    # `--do_train true` is read as a flag and a word of its own; the original scripts let that pass.
-    surplus = [word for word in argv[1:] if word.lower() != "true"]
-    if surplus:
-        raise errors.UserError(f"Unexpected argument '{surplus[0]}': flags are given as --name=value.")
+    settings_lib.refuse_words(argv)
     settings = settings_lib.from_flags(ClassifierSettings, FLAGS)
     logs.show_progress(all_lines=settings.use_tpu)
     run_task(settings)

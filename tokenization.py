@@ -1,16 +1,18 @@
 """Text to token ids: WordPiece (BERT) and SentencePiece (ALBERT) behind one interface.
 
 Names and behaviour are those of the `tokenization.py` that comes with Google's BERT, so what imports it keeps
-working. Either tokenizer offers `tokenize`, `convert_tokens_to_ids`, `convert_ids_to_tokens`, `vocab`,
-`inv_vocab` and `unk_token`; whatever `tokenize` returns is in `vocab`. `create_tokenizer` chooses.
+working. Either tokenizer offers `tokenize`, `tokenize_with_offsets`, `convert_tokens_to_ids`,
+`convert_ids_to_tokens`, `vocab`, `inv_vocab` and `unk_token`; whatever `tokenize` returns is in `vocab`.
+`create_tokenizer` chooses.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 import re
 import unicodedata
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -29,6 +31,10 @@ _CJK_IDEOGRAPH = re.compile(
 )
 
 _WORD_START = "\u2581"  # SentencePiece writes a space as this character.
+_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # a byte of a character that a model with byte fallback has not
+_CLEAN_UP_UNIT = re.compile(r"``|''|\s+|\S")  # what becomes one character before SentencePiece's NFKD
+
+Span = Tuple[int, int]  # start and end of text[start:end], in code points
 
 
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: Optional[str]) -> None:
@@ -202,8 +208,12 @@ def _set_apart_punctuation(char: str) -> str:
     return f" {char} " if is_ascii_symbol or unicodedata.category(char).startswith("P") else char
 
 
+def _is_nonspacing_mark(char: str) -> bool:
+    return unicodedata.category(char) == "Mn"
+
+
 _CLEANED = _CharacterTable(_clean)
-_WITHOUT_MARKS = _CharacterTable(lambda char: "" if unicodedata.category(char) == "Mn" else char)
+_WITHOUT_MARKS = _CharacterTable(lambda char: "" if _is_nonspacing_mark(char) else char)
 _PUNCTUATION_APART = _CharacterTable(_set_apart_punctuation)
 
 
@@ -221,11 +231,68 @@ class BasicTokenizer:
         return whitespace_tokenize(text.translate(_PUNCTUATION_APART))
 
 
+def _visible_widths(words_of: Callable[[str], List[str]]) -> _CharacterTable:
+    """A table of how many visible characters a clean-up makes of a character, each number as `chr(number)`.
+
+    The numbers of a text's characters add up to the number of the text: where a clean-up looks at neighbours
+    (final sigma, order of marks, runs of white space), the count of visible characters does not depend on them.
+
+    Args:
+      words_of: cleans up a text and splits it at white space.
+    """
+    return _CharacterTable(lambda char: chr(len("".join(words_of(char)))))
+
+
+def _sources(text: str, widths: _CharacterTable) -> List[int]:
+    """For each visible character that a clean-up leaves, the index in `text` of its source; then the text's end."""
+    counts = text.translate(widths).encode("latin-1")
+    indices = range(len(text))
+    if counts.strip(b"\0\1"):  # some character becomes several
+        sources = list(itertools.chain.from_iterable(map(itertools.repeat, indices, counts)))
+    else:
+        sources = list(itertools.compress(indices, counts))
+    sources.append(len(text))
+    return sources
+
+
+def _spans(lengths: Iterable[int], firsts: Sequence[int], lasts: Sequence[int]) -> List[Span]:
+    """Lays tokens one after the other over a text's visible characters.
+
+    Args:
+      lengths: how many visible characters each token has. One with none gets an empty span at the next one.
+      firsts: for each visible character, the index of the first character of the text that it stands for; then
+        the text's end.
+      lasts: the same for the last such character, without the text's end.
+    """
+    spans: List[Span] = []
+    done = end = 0
+    for length in lengths:
+        start = firsts[done]
+        done += length
+        # A word start amid what is one character in the text shares that character's span.
+        end = lasts[done - 1] + 1 if length else max(start, end)
+        spans.append((start, end))
+    return spans
+
+
+def _with_marks(spans: List[Span], text: str, is_dropped_mark: Callable[[str], Any]) -> List[Span]:
+    """Extends spans over the marks right behind them, so that a decomposed accent is not cut off its letter."""
+    marks = "" if text.isascii() else "".join(filter(is_dropped_mark, set(text)))
+    if not marks:
+        return spans
+    behind = {run.start(): run.end() for run in re.finditer(f"[{marks}]+", text)}
+    return [(start, behind.get(end, end)) for start, end in spans]
+
+
+_LOWER_CASED_WIDTHS = _visible_widths(BasicTokenizer(do_lower_case=True).tokenize)
+_CASED_WIDTHS = _visible_widths(BasicTokenizer(do_lower_case=False).tokenize)
+
+
 class WordpieceTokenizer:
     """Splits words into pieces of a vocabulary, each time the longest that fits.
 
-    Attributes:
-      vocab: the tokens, not to change after the first use; pieces inside a word begin with `##`.
+    Attributes (none of them to change after the first use):
+      vocab: the tokens; pieces inside a word begin with `##`.
       unk_token: what a word becomes that cannot be put together from pieces.
       max_input_chars_per_word: a longer word becomes `unk_token` untried.
     """
@@ -240,16 +307,34 @@ class WordpieceTokenizer:
         """Returns the pieces of words set apart by white space, as `unaffable` -> `un`, `##aff`, `##able`."""
         pieces: List[str] = []
         for word in whitespace_tokenize(convert_to_unicode(text)):
-            if len(word) > self.max_input_chars_per_word:
-                pieces.append(self.unk_token)
-                continue
-            known = self._pieces_of_word.get(word)
-            if known is None:
-                known = tuple(self._split(word))
-                if len(self._pieces_of_word) >= _MAX_CACHED_WORDS:
-                    self._pieces_of_word.clear()
-                self._pieces_of_word[word] = known
-            pieces.extend(known)
+            pieces.extend(self._pieces_of_word.get(word) or self._split_anew(word))
+        return pieces
+
+    def tokenize_with_lengths(self, words: Iterable[str]) -> Tuple[List[str], List[int]]:
+        """Returns the pieces of words, and how many characters of its word each stands for.
+
+        Args:
+          words: without white space. A word that becomes `unk_token` is covered by it whole.
+        """
+        tokens: List[str] = []
+        lengths: List[int] = []
+        for word in words:
+            pieces = self._pieces_of_word.get(word) or self._split_anew(word)
+            tokens.extend(pieces)
+            if len(pieces) == 1:
+                lengths.append(len(word))
+            else:
+                lengths.append(len(pieces[0]))
+                lengths.extend([len(piece) - len("##") for piece in pieces[1:]])
+        return tokens, lengths
+
+    def _split_anew(self, word: str) -> Tuple[str, ...]:
+        """The pieces of a word that is not remembered; from now on it is."""
+        if len(word) > self.max_input_chars_per_word:
+            return (self.unk_token,)
+        if len(self._pieces_of_word) >= _MAX_CACHED_WORDS:
+            self._pieces_of_word.clear()
+        pieces = self._pieces_of_word[word] = tuple(self._split(word))
         return pieces
 
     def _split(self, word: str) -> List[str]:
@@ -305,6 +390,50 @@ class FullTokenizer(_VocabularyTokenizer):
         # Words hold no white space, so joining them with spaces hands all of them over in one call.
         return self.wordpiece_tokenizer.tokenize(" ".join(self.basic_tokenizer.tokenize(text)))
 
+    def tokenize_with_offsets(self, text: str) -> Tuple[List[str], List[Span]]:
+        """Returns the tokens of `tokenize`, and of each the span of `text` that it stands for.
+
+        `text[start:end]` is the original writing. It includes marks that follow the token's last character and
+        were dropped; `unk_token` spans its word. Spans are in order; pieces of what is a single character in
+        `text`, such as a Hangul syllable, share its span.
+        """
+        words = self.basic_tokenizer.tokenize(text)
+        tokens, lengths = self.wordpiece_tokenizer.tokenize_with_lengths(words)
+        if not self.basic_tokenizer.do_lower_case:
+            sources = _sources(text, _CASED_WIDTHS)
+            return tokens, _spans(lengths, sources, sources)
+        sources = _sources(text, _LOWER_CASED_WIDTHS)
+        return tokens, _with_marks(_spans(lengths, sources, sources), text, _is_nonspacing_mark)
+
+
+# Half a surrogate pair, as careless JSON has it, is no character: SentencePiece would fail on it.
+_WITHOUT_COMBINING = _CharacterTable(
+    lambda char: "" if unicodedata.combining(char) or "\ud800" <= char <= "\udfff" else char
+)
+
+
+def _fold(text: str) -> str:
+    """Spells out ligatures and the like, and drops accents."""
+    return unicodedata.normalize("NFKD", text).translate(_WITHOUT_COMBINING)
+
+
+def _join_space(text: str) -> str:
+    """Makes runs of white space one space, and TeX's quotation marks plain ones."""
+    return " ".join(text.split()).replace("``", '"').replace("''", '"')
+
+
+def _starts_before_join(text: str) -> List[int]:
+    """Where in `text` each character of `_join_space(text)` starts; then where the last one ends."""
+    start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+    return [unit.start() for unit in _CLEAN_UP_UNIT.finditer(text, start, end)] + [end]
+
+
+def _without_space(text: str) -> str:
+    return text.replace(" ", "").replace(_WORD_START, "")
+
+
+_FOLDED_WIDTHS = _visible_widths(lambda text: _fold(text).replace(_WORD_START, " ").split())
+
 
 class SentencePieceTokenizer(_VocabularyTokenizer):
     """ALBERT's tokenizer: a SentencePiece model, with the clean-up of text that ALBERT was trained with."""
@@ -318,20 +447,84 @@ class SentencePieceTokenizer(_VocabularyTokenizer):
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Returns the pieces of a text; `unk_token` stands for each stretch the model has no piece for."""
+        pieces = self._encode(self._lower(_fold(_join_space(convert_to_unicode(text)))))
+        return [piece if piece in self.vocab else self.unk_token for piece in pieces]
+
+    def tokenize_with_offsets(self, text: str) -> Tuple[List[str], List[Span]]:
+        """Returns the tokens of `tokenize`, and of each the span of `text` that it stands for.
+
+        `text[start:end]` is the original writing, and includes marks that follow the token's last character and
+        were dropped. A word start stands for no character: a token that is nothing else has an empty span, at
+        the next visible character. Spans are in order; pieces of what is a single character in `text`, such as
+        a ligature, share its span.
+        """
+        joined = _join_space(text)
+        cleaned = self._lower(_fold(joined))
+        pieces = self._encode(cleaned)
+        sources = _sources(joined, _FOLDED_WIDTHS)
+        if _without_space("".join(pieces)) == _without_space(cleaned):
+            spans = _spans([len(piece.replace(_WORD_START, "")) for piece in pieces], sources, sources)
+        else:
+            spans = self._spans_by_model(pieces, cleaned, sources)
+        if joined != text:
+            starts = _starts_before_join(text)
+            spans = [(starts[start], starts[end]) for start, end in spans]
+        tokens = [piece if piece in self.vocab else self.unk_token for piece in pieces]
+        return tokens, _with_marks(spans, text, unicodedata.combining)
+
+    def _lower(self, text: str) -> str:
+        return text.lower() if self.do_lower_case else text
+
+    def _encode(self, cleaned: str) -> List[str]:
         pieces: List[str] = []
-        for piece in self._model.EncodeAsPieces(self._clean_up(convert_to_unicode(text))):
+        for piece in self._model.EncodeAsPieces(cleaned):
             if piece.endswith(",") and piece[-2:-1].isdigit():
                 pieces.extend(self._split_off_comma(piece))
             else:
                 pieces.append(piece)
-        return [piece if piece in self.vocab else self.unk_token for piece in pieces]
+        return pieces
 
-    def _clean_up(self, text: str) -> str:
-        text = " ".join(text.split()).replace("``", '"').replace("''", '"')
-        text = unicodedata.normalize("NFKD", text)
-        # Half a surrogate pair, as careless JSON has it, is no character: SentencePiece would fail on it.
-        text = "".join(char for char in text if not unicodedata.combining(char) and not "\ud800" <= char <= "\udfff")
-        return text.lower() if self.do_lower_case else text
+    def _spans_by_model(self, pieces: List[str], cleaned: str, sources: List[int]) -> List[Span]:
+        """The spans of pieces that do not have the characters of `cleaned`, since the model replaces some.
+
+        Counts bytes of UTF-8 instead of characters, since a model with byte fallback has pieces that are bytes.
+
+        Args:
+          pieces: what the model makes of `cleaned`.
+          cleaned: the text as the model receives it.
+          sources: where its visible characters come from, as `_sources` has it.
+        """
+        visible_before = [0] + list(itertools.accumulate(char not in (" ", _WORD_START) for char in cleaned))
+        end_of_text = sources[-1]
+        firsts: List[int] = []
+        lasts: List[int] = []
+        normalized, offsets = self._model.Normalize(cleaned, with_offsets=True)
+        bounds = sorted(set(offsets))
+        next_bound = dict(zip(bounds, bounds[1:]))
+        position = 0
+        for char, start in zip(normalized, offsets):
+            if char == _WORD_START:
+                continue
+            # The stretch from `start` may stand for several characters, and end with some that the model drops.
+            end = next_bound.get(start, start)
+            spelt_out = unicodedata.normalize("NFKD", char)
+            position = max(position, start)
+            if cleaned.startswith(spelt_out, position, end):
+                start = position
+                position = end = start + len(spelt_out)
+            first = visible_before[start]
+            last = max(first, visible_before[end] - 1)
+            size = len(char.encode("utf-8"))
+            firsts.extend([sources[first]] * size)
+            lasts.extend([min(sources[last], end_of_text - 1)] * size)
+        lengths = [
+            1 if _BYTE_PIECE.fullmatch(piece) else len(piece.replace(_WORD_START, "").encode("utf-8"))
+            for piece in pieces
+        ]
+        beyond = sum(lengths) - len(lasts)  # 0, unless `_split_off_comma` made the model change a piece again
+        firsts.extend([end_of_text] * (beyond + 1))
+        lasts.extend([end_of_text - 1] * beyond)
+        return _spans(lengths, firsts, lasts)
 
     def _split_off_comma(self, piece: str) -> List[str]:
         """Splits a piece such as `9,` into number and comma, so that `9,9` and `9 , 9` share their pieces."""

@@ -6,19 +6,24 @@ a name of its own and renamed when complete, so that two processes may make the 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
+import re
 import time
-from typing import Iterable, Iterator, Optional, Sequence, Union
+from types import ModuleType
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, TypeVar, Union
 
 import tensorflow.compat.v1 as tf
 
 import tokenization
-from pipeline import features, records
+from pipeline import features, records, spans
 from pipeline.features import PaddingInputExample
+from tasks import squad
 from tasks.table import InputExample
 
 Examples = Sequence[Union[InputExample, PaddingInputExample]]
+Item = TypeVar("Item")
 
 
 def fingerprint(examples: Iterable[Union[InputExample, PaddingInputExample]]) -> str:
@@ -31,10 +36,10 @@ def fingerprint(examples: Iterable[Union[InputExample, PaddingInputExample]]) ->
     return "sha256:" + digest.hexdigest()[:16]
 
 
-def _code_fingerprint() -> str:
+def _code_fingerprint(modules: Sequence[ModuleType]) -> str:
     """A hash of the code that makes records: another version of it makes files of its own."""
     digest = hashlib.sha256()
-    for module in (tokenization, features, records):
+    for module in modules:
         with open(module.__file__, "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()
@@ -60,33 +65,80 @@ def feature_file(
       tokenizer: text to ids.
       tokenizer_key: tells tokenizers apart: one text for each that makes other ids.
     """
-    parts = (fingerprint(examples), tuple(label_list), max_seq_length, tokenizer_key, _code_fingerprint())
-    key = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:20]
-    path = os.path.join(folder, f"{name}-{key}.tf_record")
-    if tf.gfile.Exists(path):
-        if count_records(path) == len(examples):
-            tf.logging.info("Features of %d examples (%s): %s", len(examples), name, path)
+
+    def make() -> Iterator[bytes]:
+        shown = with_progress(examples, "examples")
+        return map(records.serialize, features.iterate_features(shown, label_list, max_seq_length, tokenizer))
+
+    parts = (fingerprint(examples), tuple(label_list), max_seq_length, tokenizer_key)
+    return record_file(folder, name, parts, (tokenization, features, records), make)
+
+
+def span_file(
+    folder: str,
+    name: str,
+    dataset: squad.Dataset,
+    lengths: spans.Lengths,
+    tokenizer: Any,
+    tokenizer_key: str,
+    pad_to: int = 1,
+) -> str:
+    """The same for the windows of a SQuAD file.
+
+    Args:
+      folder, name, tokenizer, tokenizer_key: see `feature_file`.
+      dataset: paragraphs and questions.
+      lengths: how to cut them.
+      pad_to: batch size that fillers complete.
+    """
+
+    def make() -> Iterator[bytes]:
+        return spans.iterate_records(with_progress(dataset.paragraphs, "paragraphs"), tokenizer, lengths, pad_to)
+
+    parts = (squad.fingerprint(dataset), dataclasses.astuple(lengths), tokenizer_key, pad_to)
+    return record_file(folder, name, parts, (tokenization, spans, records), make)
+
+
+def record_file(
+    folder: str, name: str, parts: Sequence[Any], modules: Sequence[ModuleType], make: Callable[[], Iterator[bytes]]
+) -> str:
+    """The TFRecord file of a content; made if it is not there. Its name ends with the number of records.
+
+    Args:
+      folder: of the cache.
+      name: what the file's name starts with.
+      parts: all that the records depend on, besides the code.
+      modules: the code that makes them.
+      make: makes the records.
+    """
+    key = repr((*parts, _code_fingerprint(modules))).encode("utf-8", "surrogatepass")
+    stem = f"{name}-{hashlib.sha256(key).hexdigest()[:20]}"
+    pattern = re.compile(re.escape(stem) + r"-(\d+)\.tf_record")
+    for found in tf.gfile.ListDirectory(folder) if tf.gfile.Exists(folder) else ():
+        match, path = pattern.fullmatch(found), os.path.join(folder, found)
+        if match and count_records(path) == int(match[1]):
+            tf.logging.info("Features of %s (%s sequences): %s", name, match[1], path)
             return path
-        tf.logging.warning("The features %s are damaged; they are made again.", path)
-    tf.logging.info("Making features of %d examples (%s): %s", len(examples), name, path)
-    records.file_based_convert_examples_to_features(
-        _with_progress(examples), label_list, max_seq_length, tokenizer, path
-    )
-    return path
+        if match:
+            tf.logging.warning("The features %s are damaged; they are made again.", path)
+    path = os.path.join(folder, stem)
+    tf.logging.info("Making features of %s: %s-*.tf_record", name, path)
+    count = records.write_serialized(make(), path, lambda count: f"{path}-{count}.tf_record")
+    return f"{path}-{count}.tf_record"
 
 
-def _with_progress(examples: Examples, every_seconds: float = 10.0) -> Iterator:
-    """Passes examples on; where that takes long, logs how far it is and how long it will take."""
+def with_progress(items: Sequence[Item], what: str, every_seconds: float = 10.0) -> Iterator[Item]:
+    """Passes items on; where that takes long, logs how far it is and how long it will take."""
     started = shown = time.perf_counter()
-    for done, example in enumerate(examples):
+    for done, item in enumerate(items):
         now = time.perf_counter()
         if now - shown >= every_seconds:
             shown = now
-            left = (len(examples) - done) * (now - started) / done
+            left = (len(items) - done) * (now - started) / done
             tf.logging.info(
-                "features %d/%d  %.0f examples/s  %.0f s left", done, len(examples), done / (now - started), left
+                "features %d/%d  %.0f %s/s  %.0f s left", done, len(items), done / (now - started), what, left
             )
-        yield example
+        yield item
 
 
 def count_records(path: str) -> Optional[int]:

@@ -17,20 +17,22 @@ Features = Dict[str, tf.Tensor]
 InputFn = Callable[[Mapping[str, Any]], tf.data.Dataset]
 
 
-def feature_spec(seq_length: int, label_type: tf.DType = tf.int64) -> Dict[str, tf.FixedLenFeature]:
+# One number for each token of a sequence; every other feature is a single number.
+TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
+CLASS_LABEL = {"label_ids": tf.int64}
+
+
+def feature_spec(seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LABEL) -> Dict[str, tf.FixedLenFeature]:
     """Names, types and lengths of an example's features.
 
     Args:
       seq_length: tokens of a sequence.
-      label_type: `tf.int64` for the index of a class, `tf.float32` for a number to predict.
+      label_types: what there is besides tokens, see `training.heads.Head`; by default the index of a class.
     """
-    return {
-        "input_ids": tf.FixedLenFeature([seq_length], tf.int64),
-        "input_mask": tf.FixedLenFeature([seq_length], tf.int64),
-        "segment_ids": tf.FixedLenFeature([seq_length], tf.int64),
-        "label_ids": tf.FixedLenFeature([], label_type),
-        "is_real_example": tf.FixedLenFeature([], tf.int64),
-    }
+    spec = {name: tf.FixedLenFeature([seq_length], tf.int64) for name in TOKEN_FEATURES}
+    spec.update({name: tf.FixedLenFeature([], label_type) for name, label_type in label_types.items()})
+    spec["is_real_example"] = tf.FixedLenFeature([], tf.int64)
+    return spec
 
 
 def _as_proto(values: Sequence) -> tf.train.Feature:
@@ -39,8 +41,21 @@ def _as_proto(values: Sequence) -> tf.train.Feature:
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
-def write_records(features: Iterable[InputFeatures], path: str) -> int:
-    """Writes features as TFRecords under a temporary name and renames it when complete.
+def serialize(features: Any) -> bytes:
+    """The record of an example's features, which have `as_lists`."""
+    values = {name: _as_proto(numbers) for name, numbers in features.as_lists().items()}
+    return tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString()
+
+
+def write_serialized(
+    records: Iterable[bytes], path: str, final_path: Callable[[int], Optional[str]] = lambda count: None
+) -> int:
+    """Writes records as they come, under a temporary name, and renames the file when it is complete.
+
+    Args:
+      records: see `serialize`.
+      path: where to.
+      final_path: where to instead, given the number of records, where that is part of the name.
 
     Returns:
       The number of records.
@@ -49,16 +64,20 @@ def write_records(features: Iterable[InputFeatures], path: str) -> int:
     count = 0
     try:
         with tf.python_io.TFRecordWriter(partial) as writer:
-            for feature in features:
-                values = {name: _as_proto(numbers) for name, numbers in feature.as_lists().items()}
-                writer.write(tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString())
+            for record in records:
+                writer.write(record)
                 count += 1
-        tf.gfile.Rename(partial, path, overwrite=True)
+        tf.gfile.Rename(partial, final_path(count) or path, overwrite=True)
     except BaseException:
         if tf.gfile.Exists(partial):
             tf.gfile.Remove(partial)
         raise
     return count
+
+
+def write_records(features: Iterable[InputFeatures], path: str) -> int:
+    """The same for features; returns their number."""
+    return write_serialized(map(serialize, features), path)
 
 
 def file_based_convert_examples_to_features(
@@ -103,7 +122,7 @@ def file_based_input_fn_builder(
     drop_remainder: bool,
     seed: Optional[int] = None,
     skip_examples: int = 0,
-    label_type: tf.DType = tf.int64,
+    label_types: Mapping[str, tf.DType] = CLASS_LABEL,
 ) -> InputFn:
     """Makes an estimator's `input_fn` that reads a TFRecord file.
 
@@ -114,7 +133,7 @@ def file_based_input_fn_builder(
       drop_remainder: leave out a last batch that is not full.
       seed: of the order.
       skip_examples: how many examples of the training order to leave out at the start.
-      label_type: see `feature_spec`.
+      label_types: see `feature_spec`.
     """
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
@@ -126,7 +145,7 @@ def file_based_input_fn_builder(
             seed,
             skip_examples,
         )
-        spec = feature_spec(seq_length, label_type)
+        spec = feature_spec(seq_length, label_types)
         return dataset.map(lambda records: _to_int32(tf.parse_example(records, spec))).prefetch(2)
 
     return input_fn
@@ -143,7 +162,7 @@ def input_fn_builder(
     columns: Dict[str, List] = {name: [] for name in feature_spec(seq_length)}
     for feature in features:
         for name, values in feature.as_lists().items():
-            columns[name].append(values if name in ("input_ids", "input_mask", "segment_ids") else values[0])
+            columns[name].append(values if name in TOKEN_FEATURES else values[0])
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         tensors = _to_int32({name: tf.constant(values) for name, values in columns.items()})

@@ -111,6 +111,36 @@ def write_cola(folder: str, train: int = 64, dev: int = 24, test: int = 10) -> s
     return folder
 
 
+def squad_paragraphs(count: int, start: int = 0, version_2: bool = False) -> List[dict]:
+    """Paragraphs with a question each, whose answer even a tiny frozen network can find: how big an animal is.
+
+    Some are longer than a window of 32 tokens. In version 2, every third says nothing about it.
+    """
+    paragraphs = []
+    for index in range(start, start + count):
+        noun = ["cat", "dog", "cats", "dogs"][index % 4]
+        size = ["Big", "small"][(index // 3) % 2]
+        is_impossible = version_2 and index % 3 == 0
+        before = "they see it , and " * (index % 5)
+        context = f"{before}The {noun} {'runs' if is_impossible else 'is ' + size}. She sees a {noun} , and they run ."
+        question = {"id": f"q{index}", "question": f"is the {noun} big ?", "answers": []}
+        if version_2:
+            question["is_impossible"] = is_impossible
+        if not is_impossible:
+            question["answers"] = [{"text": size, "answer_start": context.index(size)}]
+        paragraphs.append({"context": context, "qas": [question]})
+    return paragraphs
+
+
+def write_squad(path: str, count: int = 64, start: int = 0, version_2: bool = False) -> str:
+    """Writes a file in SQuAD's form; returns its path."""
+    paragraphs = squad_paragraphs(count, start, version_2)
+    content = {"version": "v2.0" if version_2 else "1.1", "data": [{"title": "Animals", "paragraphs": paragraphs}]}
+    with open(path, "w") as file:
+        json.dump(content, file)
+    return path
+
+
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory) -> str:
     """A folder with bert_config.json, vocab.txt and bert_model.ckpt. Read only."""

@@ -49,7 +49,7 @@ def no_tokenising(monkeypatch):
     def fail(*_):
         raise AssertionError("features were made again")
 
-    return lambda: monkeypatch.setattr(records, "file_based_convert_examples_to_features", fail)
+    return lambda: monkeypatch.setattr(records, "write_serialized", fail)
 
 
 def ids(path):
@@ -99,28 +99,28 @@ def test_texts_are_not_confused_with_their_borders(make):
 
 def test_another_version_of_the_code_makes_its_own_file(make, monkeypatch):
     path = make()
-    monkeypatch.setattr(cache, "_code_fingerprint", lambda: "other")
+    monkeypatch.setattr(cache, "_code_fingerprint", lambda modules: "other")
     assert make() != path
 
 
 def test_a_partial_file_is_never_taken_for_a_whole_one(make, tmp_path, monkeypatch):
     """A process that dies while writing leaves a file of another name, or none."""
-    written = records.write_records
+    written = records.write_serialized
 
-    def dying(features, path):
+    def dying(features, path, final_path):
         def some():
             for index, feature in enumerate(features):
                 if index == 5:
                     raise KeyboardInterrupt
                 yield feature
 
-        return written(some(), path)
+        return written(some(), path, final_path)
 
-    monkeypatch.setattr(records, "write_records", dying)
+    monkeypatch.setattr(records, "write_serialized", dying)
     with pytest.raises(KeyboardInterrupt):
         make()
     assert not glob.glob(str(tmp_path / "*.tf_record"))
-    monkeypatch.setattr(records, "write_records", written)
+    monkeypatch.setattr(records, "write_serialized", written)
     assert len(ids(make())) == 20
 
 

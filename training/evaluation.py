@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import errors
 from training import files, scoring
-from training.heads import Head
+from training.heads import LabelHead
 
 HISTORY_FILE = "training.json"
 # For TensorBoard: scores as a run of their own.
@@ -25,14 +25,16 @@ class Scores:
     """How good predictions are.
 
     Attributes:
-      metrics: name -> value; greater is better. The first is the primary one.
+      metrics: name -> value. The first is the primary one, which decides: greater is better.
       loss: mean over the examples.
       collapsed: whether all predictions are the same while the labels are not.
+      details: further figures, for files alone.
     """
 
     metrics: Mapping[str, float]
     loss: float
     collapsed: bool
+    details: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def primary(self) -> float:
@@ -54,7 +56,7 @@ def rows_of(batch: Row) -> List[Row]:
     ]
 
 
-def score_rows(metric_names: Sequence[str], head: Head, rows: Sequence[Row]) -> Scores:
+def score_rows(metric_names: Sequence[str], head: LabelHead, rows: Sequence[Row]) -> Scores:
     """Scores the predictions for a whole split.
 
     Args:

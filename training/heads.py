@@ -23,8 +23,9 @@ class HeadOutput:
     Attributes:
       loss: scalar, the mean over the batch; what training minimises.
       per_example_loss: float [B].
-      logits: float [B, classes]; float [B, 1], the predicted number, in a regression.
-      probabilities: float [B, classes]; None in a regression.
+      logits: float [B, classes]; float [B, 1], the predicted number, in a regression; float [B, 2, S], of the first
+        and the last token of the answer, where spans are predicted.
+      probabilities: float [B, classes]; None elsewhere.
     """
 
     loss: tf.Tensor
@@ -38,20 +39,12 @@ class Head(abc.ABC):
 
     # What an adapter pack calls it, one of `TYPES`.
     kind: str
-    # Type of `label_ids` in records.
-    label_type: tf.DType = tf.int64
+    # What a record holds of an example besides its tokens: name -> type of the number.
+    label_types: Mapping[str, tf.DType]
 
     @abc.abstractmethod
     def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
-        """Adds the head to the graph; `features` holds the labels as `label_ids`."""
-
-    @abc.abstractmethod
-    def decode(self, row: Mapping[str, np.ndarray]) -> Union[int, float]:
-        """The predicted class, or number, in one row of what `estimator.predict` yields."""
-
-    @abc.abstractmethod
-    def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
-        """What `estimator.evaluate` reports in notebooks."""
+        """Adds the head to the graph; `features` holds the labels under the names of `label_types`."""
 
     def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
         """What `estimator.predict` yields for an example, labels included: scoring needs nothing else."""
@@ -59,14 +52,32 @@ class Head(abc.ABC):
             "probabilities": output.probabilities,
             "logits": output.logits,
             "loss": output.per_example_loss,
-            "label_ids": features["label_ids"],
             "is_real_example": real_examples(features),
+            **{name: features[name] for name in self.label_types},
         }
         return {name: value for name, value in values.items() if value is not None}
 
+    def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
+        """What `estimator.evaluate` reports in notebooks: `eval_loss`, if nothing else."""
+
+        def metric_fn(losses: tf.Tensor, real: tf.Tensor) -> Dict[str, tuple]:
+            return {"eval_loss": tf.metrics.mean(losses, weights=real)}
+
+        return metric_fn, [output.per_example_loss, tf.cast(real_examples(features), tf.float32)]
+
+
+class LabelHead(Head):
+    """A head that gives a text, or a pair of texts, one class or one number."""
+
+    label_types = {"label_ids": tf.int64}
+
+    @abc.abstractmethod
+    def decode(self, row: Mapping[str, np.ndarray]) -> Union[int, float]:
+        """The predicted class, or number, in one row of what `estimator.predict` yields."""
+
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationHead(Head):
+class ClassificationHead(LabelHead):
     """A linear layer with softmax on the pooled output: variables `output_weights`, `output_bias`.
 
     Attributes:
@@ -109,11 +120,11 @@ class ClassificationHead(Head):
 
 
 @dataclasses.dataclass(frozen=True)
-class RegressionHead(Head):
+class RegressionHead(LabelHead):
     """One linear unit on the pooled output, trained by the squared error: variables as in classification."""
 
     kind = "regression"
-    label_type = tf.float32
+    label_types = {"label_ids": tf.float32}
 
     def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
         """Adds the head to the graph; `label_ids` are the numbers to predict."""
@@ -125,41 +136,67 @@ class RegressionHead(Head):
         """The predicted number."""
         return float(row["logits"][0])
 
-    def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
-        """`eval_loss`, the mean squared error."""
 
-        def metric_fn(losses: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, real: tf.Tensor) -> Dict[str, tuple]:
-            return {"eval_loss": tf.metrics.mean(losses, weights=real)}
+@dataclasses.dataclass(frozen=True)
+class SpanHead(Head):
+    """Scores every token as the first and as the last one of an answer: `cls/squad/output_weights`, `…/output_bias`.
 
-        real = tf.cast(real_examples(features), tf.float32)
-        return metric_fn, [output.per_example_loss, features["label_ids"], output.logits, real]
+    The answer of an example that has none, or none in this window of its text, is token 0, `[CLS]`.
+    """
+
+    kind = "span"
+    label_types = {
+        "question_ids": tf.int64,
+        "window_ids": tf.int64,
+        "start_positions": tf.int64,
+        "end_positions": tf.int64,
+    }
+
+    def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
+        """Adds the head to the graph; `start_positions` and `end_positions` are tokens of the sequence."""
+        logits = self.logits(model)
+        positions = tf.stack([features["start_positions"], features["end_positions"]], axis=1)
+        both = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=positions, logits=logits)
+        losses = tf.reduce_mean(both, axis=1)
+        return HeadOutput(tf.reduce_mean(losses), losses, logits)
+
+    def logits(self, model: modeling.BertModel) -> tf.Tensor:
+        """float [B, 2, S]: that the answer starts, and that it ends, at each token."""
+        tokens = model.get_sequence_output()  # [B, S, H]
+        weights, bias = _variables("cls/squad/", 2, tokens.shape.as_list()[-1])
+        per_token = tf.einsum("bsh,uh->bus", tokens, weights)
+        return per_token + tf.reshape(bias, [1, 2, 1])
+
+
+def _variables(scope: str, units: int, hidden: int) -> Tuple[tf.Variable, tf.Variable]:
+    """Weights and biases of a head."""
+    weights = tf.get_variable(scope + "output_weights", [units, hidden], initializer=modeling.create_initializer(0.02))
+    return weights, tf.get_variable(scope + "output_bias", [units], initializer=tf.zeros_initializer())
 
 
 def _linear(model: modeling.BertModel, units: int, is_training: bool) -> tf.Tensor:
     """A linear layer on the pooled output, float [B, units]."""
     pooled = modeling.dropout(model.get_pooled_output(), HEAD_DROPOUT if is_training else 0.0)
-    weights = tf.get_variable(
-        "output_weights",
-        [units, pooled.shape.as_list()[-1]],
-        initializer=modeling.create_initializer(0.02),
-    )
-    bias = tf.get_variable("output_bias", [units], initializer=tf.zeros_initializer())
+    weights, bias = _variables("", units, pooled.shape.as_list()[-1])
     return tf.nn.bias_add(tf.matmul(pooled, weights, transpose_b=True), bias)
 
 
 def real_examples(features: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """int32 [B]: 0 for fillers that complete a batch, 1 for all others."""
-    return features.get("is_real_example", tf.ones_like(features["label_ids"], tf.int32))
+    any_feature = next(iter(features.values()))
+    return features.get("is_real_example", tf.ones(tf.shape(any_feature)[:1], tf.int32))
 
 
 # By the name that an adapter pack has for them.
-TYPES = ("classification", "regression")
+TYPES = ("classification", "regression", "span")
 
 
 def make(kind: str, num_labels: int) -> Head:
     """The head of a type, e.g. for a pack's weights."""
     if kind not in TYPES:
         raise errors.unknown("type of head", kind, TYPES)
-    if (kind == "regression") != (num_labels == 0):
+    if (kind == "classification") != (num_labels > 0):
         raise errors.UserError(f"A head for {kind} does not go with {num_labels} labels.")
-    return RegressionHead() if kind == "regression" else ClassificationHead(num_labels)
+    return {"classification": lambda: ClassificationHead(num_labels), "regression": RegressionHead, "span": SpanHead}[
+        kind
+    ]()

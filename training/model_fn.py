@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 import adapter_layers
 import modeling
 import optimization
-from training import checkpoints, compat
+from training import checkpoints, compat, packs, parameters, sources
 from training.heads import Head, HeadOutput
 from training.sources import Part, Source
 
@@ -189,3 +189,22 @@ def build_model_fn(
         return compat.TPUEstimatorSpec(**spec)
 
     return model_fn
+
+
+def model_fn_on_pack(
+    config: modeling.BertConfig,
+    head: Head,
+    adapter_fn: adapter_layers.AdapterFn,
+    init_checkpoint: Optional[str],
+    adapter_pack: Optional[str],
+    **arguments: Any,
+) -> Callable:
+    """The same for notebooks: a pack, if one is given, goes on top of `init_checkpoint`."""
+    source = None
+    if adapter_pack:
+        shapes = parameters.model_shapes(config, head, adapter_fn)
+        source = sources.choose_source(shapes, init_checkpoint, True, adapter_pack, head.kind, config)
+        adapter = adapter_layers.get_adapter(adapter_fn)
+        is_known = isinstance(adapter, adapter_layers.AdapterConfig)
+        packs.check_adapter(source.pack, adapter_pack, adapter if is_known else None)
+    return build_model_fn(config, head, adapter_fn, init_checkpoint, source=source, **arguments)

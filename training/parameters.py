@@ -34,7 +34,7 @@ def model_shapes(config: modeling.BertConfig, head, adapter_fn: adapter_layers.A
     with tf.Graph().as_default():
         ids = tf.placeholder(tf.int32, [1, 1])
         model = modeling.BertModel(config, is_training=False, input_ids=ids, scope="bert", adapter_fn=adapter_fn)
-        head.build(model, {"label_ids": tf.zeros([1], tf.int32)}, is_training=False)
+        head.build(model, {name: tf.zeros([1], tf.int32) for name in head.label_types}, is_training=False)
         return collections.OrderedDict(
             (optimization.variable_name(variable), tuple(variable.shape.as_list()))
             for variable in tf.trainable_variables()

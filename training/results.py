@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Iterable, Mapping
 
-from training import compat, files, parameters
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from training import compat, files, fingerprints, parameters
 from training.evaluation import History, Scores
 from training.run import Run
 
@@ -39,6 +42,7 @@ def describe(run: Run, task_name: str, scores: Scores, majority: Mapping[str, fl
         "task": task_name,
         "primary_metric": next(iter(scores.metrics)),
         "metrics": dict(scores.metrics),
+        **({"details": dict(scores.details)} if scores.details else {}),
         "loss": scores.loss,
         "majority": dict(majority),
         "collapsed": scores.collapsed,
@@ -64,14 +68,40 @@ def describe(run: Run, task_name: str, scores: Scores, majority: Mapping[str, fl
 
 def as_text(scores: Scores, majority: Mapping[str, float], step: int) -> str:
     """The lines of `eval_results.txt`: `key = value`, sorted, the original's keys among them."""
-    values: Dict[str, Any] = {f"eval_{name}": value for name, value in scores.metrics.items()}
+    values: Dict[str, Any] = {f"eval_{name}": value for name, value in {**scores.details, **scores.metrics}.items()}
     # `loss` stands beside `eval_loss` in the original's file.
     values.update(eval_loss=scores.loss, loss=scores.loss, global_step=step)
     values.update({f"majority_{name}": value for name, value in majority.items()})
     return "".join(f"{key} = {values[key]}\n" for key in sorted(values))
 
 
-def write(folder: str, text: str, content: Mapping[str, Any]) -> None:
-    """Writes both files."""
+def report(
+    run: Run,
+    task_name: str,
+    scores: Scores,
+    majority: Mapping[str, float],
+    data: Mapping[str, Any],
+    logits: Iterable[np.ndarray],
+) -> None:
+    """Tells what an evaluation came to: in the log, in both files, and in the run's pack.
+
+    Args:
+      run, task_name, scores, majority, data: see `describe`.
+      logits: of every example; their hash tells whether another run has come to the same predictions.
+    """
+    folder, text = run.settings.output_dir, as_text(scores, majority, run.step())
+    tf.logging.info("***** Eval results *****")
+    for line in text.splitlines():
+        tf.logging.info("  %s", line)
+    if scores.collapsed:
+        advice = "The run has learnt nothing: try a lower --learning_rate, smaller batches or more epochs."
+        if not run.settings.do_train:
+            advice = "Are these weights for this task?"
+        if not run.step():
+            advice = "The weights are untrained: add --do_train=true, or name the --output_dir of a training."
+        tf.logging.warning("***** Collapsed: all predictions are the same. %s *****", advice)
+    run.note_scores(scores)
+    content = describe(run, task_name, scores, majority, data)
+    content["fingerprints"]["predictions"] = fingerprints.of_tensor(np.array(list(logits)))
     files.write_text(os.path.join(folder, TEXT_FILE), text)
     files.write_json(os.path.join(folder, JSON_FILE), content)

@@ -327,7 +327,7 @@ class Run:
             drop_remainder=True,
             seed=self.seed,
             skip_examples=start * settings.train_batch_size,
-            label_type=self.head.label_type,
+            label_types=self.head.label_types,
         )
         dev_data = None
         if dev:
@@ -408,7 +408,7 @@ class Run:
             self.settings.max_seq_length,
             is_training=False,
             drop_remainder=self.settings.use_tpu,
-            label_type=self.head.label_type,
+            label_types=self.head.label_types,
         )
 
     def source(self) -> sources.Source:

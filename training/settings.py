@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import os
 import re
-from typing import Any, Dict, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, Optional, Sequence, Tuple, Type, TypeVar
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -42,9 +42,6 @@ def setting(default: Any, help_text: str, scope: Optional[str] = None, kind: str
 class Settings:
     """What every entry point takes: the flags of the original scripts, then ours."""
 
-    data_dir: Optional[str] = setting(
-        None, "Folder with the task's files (.tsv) as its download has them.", TRAINING, "path"
-    )
     bert_config_file: Optional[str] = setting(
         None, "JSON file with the architecture of the pre-trained BERT.", MODEL, "file"
     )
@@ -64,7 +61,7 @@ class Settings:
     )
     do_train: bool = setting(False, "Train.")
     do_eval: bool = setting(False, "Score the dev split.")
-    do_predict: bool = setting(False, "Write the test split's class probabilities.")
+    do_predict: bool = setting(False, "Write predictions.")
     train_batch_size: int = setting(32, "Examples in a training step.", TRAINING)
     eval_batch_size: int = setting(8, "Examples in a batch of evaluation; does not change scores.")
     predict_batch_size: int = setting(8, "Examples in a batch of prediction; does not change predictions.")
@@ -262,7 +259,6 @@ class Settings:
                 values[name] = list(value) if isinstance(value, tuple) else value
         return values
 
-
     def training_values(self) -> Dict[str, Any]:
         """The settings of a training that mean something elsewhere too: no paths."""
         return {
@@ -311,6 +307,14 @@ def define_flags(settings_class: Type[Settings], values: flags.FlagValues = flag
     for field in dataclasses.fields(settings_class):
         kind = field.type.replace("Optional[", "").rstrip("]")
         _DEFINE[kind](field.name, field.default, field.metadata["help"], flag_values=values)
+
+
+def refuse_words(argv: Sequence[str]) -> None:
+    """Refuses words of a command line that belong to no flag."""
+    # `--do_train true` is read as a flag and a word of its own; the original scripts let that pass.
+    surplus = [word for word in argv[1:] if word.lower() != "true"]
+    if surplus:
+        raise errors.UserError(f"Unexpected argument '{surplus[0]}': flags are given as --name=value.")
 
 
 def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) -> SettingsClass:

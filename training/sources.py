@@ -232,8 +232,8 @@ def choose_source(
 
     head_misfit = modeling.describe_misfit(head, found)
     if top.pack and top.pack.config.head != head_kind:
-        head_misfit = f"it is for {top.pack.config.head}, this task is a {head_kind}."
-    has_head = any(name in found for name in head)
+        head_misfit = f"its type is {top.pack.config.head}, this task's is {head_kind}."
+    has_head = any(name in found for name in head) or bool(top.pack)
     if head_misfit and has_head:
         if not for_training:
             raise errors.UserError(f"{where} has a head of another task: {head_misfit}")

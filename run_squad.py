@@ -1,0 +1,316 @@
+r"""Trains, evaluates and applies BERT with adapters to SQuAD v1.1 and 2.0, by the flags of the original.
+
+    python run_squad.py --do_train=true --train_file=train-v1.1.json --do_predict=true --predict_file=dev-v1.1.json \
+      --vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json --init_checkpoint=$BERT/bert_model.ckpt \
+      --learning_rate=3e-4 --num_train_epochs=3 --output_dir=runs/squad
+
+SQuAD 2.0: --version_2_with_negative=true. Own questions: any file in SQuAD's form; docs/squad.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+# TensorFlow's C++ side greets with pages of notes on missing GPU libraries. Must be set before the import.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+from absl import app, flags
+
+import adapter_layers
+import errors
+import modeling
+from pipeline import cache, spans
+from tasks import squad
+from training import files, logs, question_answering, results
+from training import settings as settings_lib
+from training.answers import AnswerRules
+from training.evaluation import Row, Scores
+from training.heads import SpanHead
+from training.model_fn import Schedule, model_fn_on_pack
+from training.question_answering import Answerer
+from training.run import DevSet, Run
+from training.settings import TRAINING, setting
+
+FLAGS = flags.FLAGS
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadSettings(settings_lib.Settings):
+    """The settings of this entry point."""
+
+    task_name: Optional[str] = setting(
+        None, "Name of the task in packs and results; SQuAD-v1.1 or SQuAD-v2.0 if not given.", TRAINING
+    )
+    train_file: Optional[str] = setting(
+        None, "SQuAD file to train on, e.g. train-v1.1.json; of several answers the first counts.", TRAINING, "path"
+    )
+    predict_file: Optional[str] = setting(
+        None, "SQuAD file to answer, e.g. dev-v1.1.json; scored where it has answers. A test file needs none."
+    )
+    do_eval: bool = setting(
+        False,
+        "Score --predict_file: with --do_train along the training too, and the best weights are kept. Its answers are "
+        "written as by --do_predict.",
+    )
+    do_predict: bool = setting(
+        False, "Answer --predict_file with the weights that the training ends with, or with those of --output_dir."
+    )
+    max_seq_length: int = setting(
+        384, "Tokens of a sequence: question, window of the paragraph, three special tokens.", TRAINING
+    )
+    doc_stride: int = setting(
+        128, "Tokens from the start of a window of the paragraph to the start of the next; windows overlap.", TRAINING
+    )
+    max_query_length: int = setting(64, "Tokens of a question; longer ones are cut.", TRAINING)
+    n_best_size: int = setting(20, "Starts and ends looked at in a window, and answers listed for a question.")
+    max_answer_length: int = setting(30, "Tokens of an answer at most.")
+    verbose_logging: bool = setting(False, "Name every question that is left out of training.")
+    version_2_with_negative: bool = setting(False, "The files are SQuAD 2.0: questions may have no answer.", TRAINING)
+    null_score_diff_threshold: float = setting(
+        0.0,
+        "SQuAD 2.0: predict no answer where its score is above that of the best text by more than this (logits). The "
+        "value fitted on --predict_file is reported as best_f1_thresh.",
+    )
+
+    @property
+    def lengths(self) -> spans.Lengths:
+        """How paragraphs are cut."""
+        return spans.Lengths(self.max_seq_length, self.doc_stride, self.max_query_length)
+
+    @property
+    def rules(self) -> AnswerRules:
+        """What counts as an answer."""
+        return AnswerRules(
+            self.n_best_size, self.max_answer_length, self.version_2_with_negative, self.null_score_diff_threshold
+        )
+
+    @property
+    def answers(self) -> bool:
+        """Whether questions are to be answered."""
+        return self.do_eval or self.do_predict
+
+    def check(self) -> None:
+        """Raises `errors.UserError` for what is wrong by itself, without looking at a file."""
+        super().check()
+        for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
+            self._check_range(name, 1)
+        self.lengths.check()
+        self.rules  # noqa: B018  (its constructor checks the values)
+        for name, asked in (("train_file", self.do_train), ("predict_file", self.answers)):
+            if asked and not getattr(self, name):
+                by = "--do_train" if name == "train_file" else "--do_predict and --do_eval"
+                raise errors.UserError(f"No data: {by} needs --{name}, a file in SQuAD's form.")
+        for name in (question_answering.PREDICTIONS, question_answering.N_BEST, question_answering.NULL_ODDS):
+            path = os.path.join(self.output_dir, name)
+            given = [os.path.realpath(file) for file in (self.train_file, self.predict_file) if file]
+            if self.answers and os.path.realpath(path) in given:
+                raise errors.UserError(f"The answers would overwrite {path}; use another --output_dir.")
+
+
+def create_model(
+    bert_config: modeling.BertConfig,
+    is_training: bool,
+    input_ids: tf.Tensor,
+    input_mask: tf.Tensor,
+    segment_ids: tf.Tensor,
+    use_one_hot_embeddings: bool,
+    adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Builds the graph of a span model for notebooks.
+
+    Returns:
+      The logits of the first and of the last token of the answer, float [B, S] each.
+    """
+    model = modeling.BertModel(
+        bert_config, is_training, input_ids, input_mask, segment_ids, use_one_hot_embeddings, "bert", adapter_fn
+    )
+    start, end = tf.unstack(SpanHead().logits(model), axis=1)
+    return start, end
+
+
+def model_fn_builder(
+    bert_config: modeling.BertConfig,
+    init_checkpoint: Optional[str],
+    learning_rate: float,
+    num_train_steps: Optional[int],
+    num_warmup_steps: Optional[int],
+    use_tpu: bool,
+    use_one_hot_embeddings: bool,
+    adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
+    tuning_mode: str = "adapter",
+    top_layers: Optional[int] = None,
+    adapter_pack: Optional[str] = None,
+) -> Callable:
+    """Makes the `model_fn` of a TPUEstimator for notebooks; `adapter_pack` goes on top of `init_checkpoint`."""
+    return model_fn_on_pack(
+        bert_config,
+        SpanHead(),
+        adapter_fn,
+        init_checkpoint,
+        adapter_pack,
+        schedule=Schedule(learning_rate, num_train_steps, num_warmup_steps),
+        tuning_mode=tuning_mode,
+        top_layers=top_layers,
+        use_tpu=use_tpu,
+        use_one_hot_embeddings=use_one_hot_embeddings,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """The questions that are asked for.
+
+    Attributes:
+      train: those to train on.
+      dev: those to answer.
+    """
+
+    train: Optional[squad.Dataset] = None
+    dev: Optional[squad.Dataset] = None
+
+    def facts(self, is_scored: bool) -> Dict[str, str]:
+        """What makes a run of this data another one than of other data.
+
+        Args:
+          is_scored: whether dev decides on the best weights.
+        """
+        deciding = {"train_data": self.train, "dev_data": self.dev if is_scored else None}
+        return {name: squad.fingerprint(dataset) for name, dataset in deciding.items() if dataset}
+
+    def sizes(self) -> Dict[str, Any]:
+        """Fingerprints and sizes for results."""
+        return {
+            name: dict(squad.describe(dataset), fingerprint=squad.fingerprint(dataset))
+            for name, dataset in (("train", self.train), ("dev", self.dev))
+            if dataset
+        }
+
+
+def read_data(settings: SquadSettings) -> Data:
+    """Reads the files that are asked for."""
+    train = dev = None
+    if settings.do_train:
+        whole = squad.read(settings.train_file)
+        squad.check_version(whole, settings.version_2_with_negative)
+        train = squad.for_training(whole)
+        if settings.verbose_logging:
+            kept = {question.id for question in train.questions()}
+            for question in whole.questions():
+                if question.id not in kept:
+                    tf.logging.info("Left out of training: %s", question.id)
+    if settings.answers:
+        dev = squad.read(settings.predict_file)
+        squad.check_version(dev, settings.version_2_with_negative)
+        if settings.do_eval and not dev.has_answers:
+            raise errors.UserError(
+                f"--do_eval=true: {settings.predict_file} has no answers to compare with; use --do_predict=true alone."
+            )
+    return Data(train, dev)
+
+
+def features_of(run: Run, dataset: squad.Dataset, split: str, batch_size: int = 1) -> str:
+    """The TFRecord file with the features of a file's windows, from the cache of features if they are in it.
+
+    Args:
+      run: the run.
+      dataset: the questions.
+      split: what to call it.
+      batch_size: that a TPU needs to be full to the last batch.
+    """
+    settings = run.settings
+    with files.reported():
+        return cache.span_file(
+            files.writable_folder(*settings.feature_folders),
+            split,
+            dataset,
+            settings.lengths,
+            run.tokenizer,
+            settings.tokenizer_key,
+            pad_to=batch_size if settings.use_tpu else 1,
+        )
+
+
+def train(run: Run, data: Data, answerer: Optional[Answerer]) -> None:
+    """Trains; scores the dev file along the way where that is asked for."""
+    dev = None
+    if data.dev:
+        # Now, while there is no session: features are made in forked processes.
+        record_file = features_of(run, data.dev, "dev", run.settings.eval_batch_size)
+        if run.settings.evaluates_in_training:
+            dev = DevSet(record_file, answerer.score)
+    run.train(features_of(run, data.train, "train"), dev)
+
+
+def answer(run: Run, data: Data, answerer: Answerer) -> Optional[Scores]:
+    """Answers the dev file; scores the answers where the right ones are known.
+
+    Writes `predictions.json`, `nbest_predictions.json`, for SQuAD 2.0 `null_odds.json`; with scores `eval_results.txt`
+    and `results.json`.
+    """
+    settings, batch_size = run.settings, run.settings.predict_batch_size
+    rows = list(run.predict(features_of(run, data.dev, "dev", batch_size), batch_size))
+    answers = answerer.answer(rows)
+    paths = question_answering.write(settings.output_dir, answers, settings.version_2_with_negative)
+    tf.logging.info("***** Answers to %d questions: %s *****", len(answers), ", ".join(paths))
+    if not data.dev.has_answers:
+        return None
+    scores = answerer.score_answers(answers, rows)
+    report(run, data, answerer, scores, rows)
+    return scores
+
+
+def report(run: Run, data: Data, answerer: Answerer, scores: Scores, rows: Sequence[Row]) -> None:
+    """Writes scores, and says what another threshold would give."""
+    results.report(
+        run,
+        run.settings.task_name,
+        scores,
+        answerer.score_of_silence(),
+        data.sizes(),
+        (row["logits"] for row in rows),
+    )
+    if scores.metrics.get("best_f1", 0.0) > scores.metrics["f1"]:
+        tf.logging.info(
+            "With --null_score_diff_threshold=%s, F1 would be %.2f instead of %.2f.",
+            scores.metrics["best_f1_thresh"],
+            scores.metrics["best_f1"],
+            scores.metrics["f1"],
+        )
+
+
+def run_task(settings: SquadSettings) -> None:
+    """Does everything that is asked for; nothing is written before all of it is checked."""
+    settings.check()
+    version = "v2.0" if settings.version_2_with_negative else "v1.1"
+    settings = dataclasses.replace(settings, task_name=settings.task_name or f"SQuAD-{version}")
+    with files.reported():
+        data = read_data(settings)
+        num_questions = data.train.num_questions if data.train else 0
+        run = Run(settings, SpanHead(), num_questions, data.facts(settings.evaluates_in_training))
+        run.claim_output_dir()
+    answerer = Answerer(data.dev, run.tokenizer, settings.lengths, settings.rules) if data.dev else None
+    if settings.do_train:
+        train(run, data, answerer)
+    if settings.answers:
+        answer(run, data, answerer)
+    tf.logging.info("***** Done: weights %s, results in %s *****", run.source().path, settings.output_dir)
+
+
+@errors.exits_on_user_error
+def main(argv: Sequence[str]) -> None:
+    """Flags -> settings -> run."""
+    settings_lib.refuse_words(argv)
+    settings = settings_lib.from_flags(SquadSettings, FLAGS)
+    logs.show_progress(all_lines=settings.use_tpu)
+    run_task(settings)
+
+
+if __name__ == "__main__":
+    settings_lib.define_flags(SquadSettings)
+    flags.adopt_module_key_flags(settings_lib)
+    flags.mark_flags_as_required(["bert_config_file", "output_dir"])
+    app.run(main)
