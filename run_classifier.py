@@ -332,7 +332,7 @@ def evaluate(run: Run, data: Data) -> Scores:
     sizes = {
         name: {"examples": len(split), "fingerprint": cache.fingerprint(split)} for name, split in data.splits.items()
     }
-    results.report(run, data.task.name, scores, majority, sizes, (row["logits"] for row in rows))
+    results.report(run, data.task.name, scores, majority, sizes, rows)
     return scores
 
 

@@ -24,7 +24,7 @@ import adapter_layers
 import errors
 import modeling
 from pipeline import cache, spans
-from tasks import squad
+from tasks import squad, squad_files
 from training import files, logs, question_answering, results
 from training import settings as settings_lib
 from training.answers import AnswerRules
@@ -194,7 +194,7 @@ def read_data(settings: SquadSettings) -> Data:
     """Reads the files that are asked for."""
     train = dev = None
     if settings.do_train:
-        whole = squad.read(settings.train_file)
+        whole = squad_files.read(settings.train_file)
         squad.check_version(whole, settings.version_2_with_negative)
         train = squad.for_training(whole)
         if settings.verbose_logging:
@@ -203,7 +203,7 @@ def read_data(settings: SquadSettings) -> Data:
                 if question.id not in kept:
                     tf.logging.info("Left out of training: %s", question.id)
     if settings.answers:
-        dev = squad.read(settings.predict_file)
+        dev = squad_files.read(settings.predict_file)
         squad.check_version(dev, settings.version_2_with_negative)
         if settings.do_eval and not dev.has_answers:
             raise errors.UserError(
@@ -265,14 +265,7 @@ def answer(run: Run, data: Data, answerer: Answerer) -> Optional[Scores]:
 
 def report(run: Run, data: Data, answerer: Answerer, scores: Scores, rows: Sequence[Row]) -> None:
     """Writes scores, and says what another threshold would give."""
-    results.report(
-        run,
-        run.settings.task_name,
-        scores,
-        answerer.score_of_silence(),
-        data.sizes(),
-        (row["logits"] for row in rows),
-    )
+    results.report(run, run.settings.task_name, scores, answerer.score_of_silence(), data.sizes(), rows)
     if scores.metrics.get("best_f1", 0.0) > scores.metrics["f1"]:
         tf.logging.info(
             "With --null_score_diff_threshold=%s, F1 would be %.2f instead of %.2f.",

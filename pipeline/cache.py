@@ -10,20 +10,22 @@ import dataclasses
 import hashlib
 import os
 import re
-import time
 from types import ModuleType
-from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
 import tensorflow.compat.v1 as tf
 
 import tokenization
 from pipeline import features, records, spans
 from pipeline.features import PaddingInputExample
+from pipeline.progress import with_progress
 from tasks import squad
 from tasks.table import InputExample
 
 Examples = Sequence[Union[InputExample, PaddingInputExample]]
-Item = TypeVar("Item")
+
+# The end of a file's name: the number of its records.
+_NUMBERED = re.compile(r"-(\d+)\.tf_record$")
 
 
 def fingerprint(examples: Iterable[Union[InputExample, PaddingInputExample]]) -> str:
@@ -67,7 +69,7 @@ def feature_file(
     """
 
     def make() -> Iterator[bytes]:
-        shown = with_progress(examples, "examples")
+        shown = with_progress(examples, len(examples), "features", "examples")
         return map(records.serialize, features.iterate_features(shown, label_list, max_seq_length, tokenizer))
 
     parts = (fingerprint(examples), tuple(label_list), max_seq_length, tokenizer_key)
@@ -93,7 +95,8 @@ def span_file(
     """
 
     def make() -> Iterator[bytes]:
-        return spans.iterate_records(with_progress(dataset.paragraphs, "paragraphs"), tokenizer, lengths, pad_to)
+        shown = with_progress(dataset.paragraphs, len(dataset.paragraphs), "features", "paragraphs")
+        return spans.iterate_records(shown, tokenizer, lengths, pad_to)
 
     parts = (squad.fingerprint(dataset), dataclasses.astuple(lengths), tokenizer_key, pad_to)
     return record_file(folder, name, parts, (tokenization, spans, records), make)
@@ -113,32 +116,23 @@ def record_file(
     """
     key = repr((*parts, _code_fingerprint(modules))).encode("utf-8", "surrogatepass")
     stem = f"{name}-{hashlib.sha256(key).hexdigest()[:20]}"
-    pattern = re.compile(re.escape(stem) + r"-(\d+)\.tf_record")
     for found in tf.gfile.ListDirectory(folder) if tf.gfile.Exists(folder) else ():
-        match, path = pattern.fullmatch(found), os.path.join(folder, found)
-        if match and count_records(path) == int(match[1]):
-            tf.logging.info("Features of %s (%s sequences): %s", name, match[1], path)
+        path = os.path.join(folder, found)
+        if not (found.startswith(stem) and _NUMBERED.search(found)):
+            continue
+        if count_records(path) == num_records(path):
+            tf.logging.info("Features of %s (%d sequences): %s", name, num_records(path), path)
             return path
-        if match:
-            tf.logging.warning("The features %s are damaged; they are made again.", path)
+        tf.logging.warning("The features %s are damaged; they are made again.", path)
     path = os.path.join(folder, stem)
     tf.logging.info("Making features of %s: %s-*.tf_record", name, path)
     count = records.write_serialized(make(), path, lambda count: f"{path}-{count}.tf_record")
     return f"{path}-{count}.tf_record"
 
 
-def with_progress(items: Sequence[Item], what: str, every_seconds: float = 10.0) -> Iterator[Item]:
-    """Passes items on; where that takes long, logs how far it is and how long it will take."""
-    started = shown = time.perf_counter()
-    for done, item in enumerate(items):
-        now = time.perf_counter()
-        if now - shown >= every_seconds:
-            shown = now
-            left = (len(items) - done) * (now - started) / done
-            tf.logging.info(
-                "features %d/%d  %.0f %s/s  %.0f s left", done, len(items), done / (now - started), what, left
-            )
-        yield item
+def num_records(path: str) -> int:
+    """How many records a file of this cache says that it holds."""
+    return int(_NUMBERED.search(path)[1])
 
 
 def count_records(path: str) -> Optional[int]:

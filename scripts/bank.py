@@ -201,7 +201,7 @@ def with_results(pack: packs.Pack, path: str) -> packs.Pack:
     if prints.get("pack") != pack.fingerprint:
         raise errors.UserError(
             f"{path} has the scores of other weights: their fingerprint is {prints.get('pack')}, the pack's is "
-            f"{pack.fingerprint}. Evaluate this pack: run_classifier.py --do_eval=true --adapter_pack=…"
+            f"{pack.fingerprint}. Evaluate this pack: {_script_of(pack.config)} --do_eval=true --adapter_pack=…"
         )
     if results.get("task") != pack.config.task:
         raise errors.UserError(
@@ -219,6 +219,11 @@ def with_results(pack: packs.Pack, path: str) -> packs.Pack:
         collapsed=bool(results["collapsed"]) if results.get("collapsed") is not None else None,
     )
     return packs.Pack(config, pack.tensors)
+
+
+def _script_of(config: packs.PackConfig) -> str:
+    """What trains and evaluates such a pack."""
+    return "run_squad.py" if config.head == "span" else "run_classifier.py"
 
 
 def remove(args: argparse.Namespace) -> None:
@@ -286,28 +291,43 @@ def import_pack(args: argparse.Namespace) -> None:
         raise errors.UserError(f"--format={args.format} does not say what the weights are for: give --task_name.")
     task, labels = find_task(args.task_name, args.labels)
     lower = args.do_lower_case == "true"
-    length = args.max_seq_length
-    if length is None:
-        length = min(128, bank.base.config().max_position_embeddings)
+    longest = bank.base.config().max_position_embeddings
+    length = min(128, longest) if args.max_seq_length is None else args.max_seq_length
     if args.format == "adapterhub":
         pack = adapterhub.read(args.path, bank.base, task, labels, packs.now(), length, lower)
     else:
-        if labels is None:
-            raise errors.UserError(
-                f"'{task}' is no task that is known here ({', '.join(tasks.names())}), and a checkpoint does not name "
-                "its classes: give --labels=a,b in the head's order, or --labels= for a regression."
-            )
         pack = google_checkpoints.pack_from_checkpoint(
             args.path,
             bank.base.config(),
             task,
-            labels,
+            _labels_of_checkpoint(args.path, task, labels),
             bank.base.describe_tokenizer(lower),
             length,
             packs.now(),
             activation=args.adapter_activation,
         )
+    if pack.config.head == "span":
+        if task in tasks.names():
+            raise errors.UserError(
+                f"The head in {args.path} finds answers in texts, as SQuAD's; {task} is no such task. Give another "
+                "--task_name."
+            )
+        if args.max_seq_length is None:
+            config = dataclasses.replace(pack.config, max_seq_length=min(384, longest))
+            pack = packs.Pack(config, pack.tensors)
     _add(bank, pack, args)
+
+
+def _labels_of_checkpoint(path: str, task: str, labels: Optional[List[str]]) -> List[str]:
+    """The labels that are given or known; none where the checkpoint's head has none."""
+    if labels is not None:
+        return labels
+    if google_checkpoints.has_span_head(path):
+        return []
+    raise errors.UserError(
+        f"'{task}' is no task that is known here ({', '.join(tasks.names())}), and a checkpoint does not name its "
+        "classes: give --labels=a,b in the head's order, or --labels= for a regression."
+    )
 
 
 def find_task(name: str, labels: Optional[str]) -> Tuple[str, Optional[List[str]]]:
@@ -329,7 +349,7 @@ def average(args: argparse.Namespace) -> None:
     if len({member.fingerprint for member in members}) < len(members):
         print("Warning: some of these packs hold the same weights.")
     _add(bank, pack, args)
-    print("It has no score yet. Evaluate it with run_classifier.py --do_eval=true --adapter_pack=…, then:")
+    print(f"It has no score yet. Evaluate it with {_script_of(pack.config)} --do_eval=true --adapter_pack=…, then:")
     path = bank.path(args.name)
     print(f"python scripts/bank.py add --bank={args.bank} {path} --name={args.name} --replace --results=OUTPUT_DIR")
 
@@ -387,10 +407,14 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         "--format", choices=FORMATS, default="pack", help="default: pack; checkpoint: of Google's adapter-bert or BERT"
     )
     parser.add_argument("--task_name", help="what the weights are for; the labels of GLUE's tasks are known")
-    parser.add_argument("--labels", help="names of the classes in the head's order, a,b,c; empty for a regression")
+    parser.add_argument(
+        "--labels", help="names of the classes in the head's order, a,b,c; empty for a regression; not for SQuAD"
+    )
     _add_name(parser)
     parser.add_argument(
-        "--max_seq_length", type=int, help="tokens, as in the training; default: 128, or fewer where the base has fewer"
+        "--max_seq_length",
+        type=int,
+        help="tokens, as in the training; default: 128, for SQuAD 384, or fewer where the base has fewer",
     )
     parser.add_argument(
         "--do_lower_case", choices=("true", "false"), default="true", help="as in the training; default: true"

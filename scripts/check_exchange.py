@@ -6,8 +6,9 @@
 Printed is, a line each, how far the two are apart at most, and PASS or FAIL:
 
 - packs with random weights, exported, and loaded by the very lines of the exported `README.md`: logits, for a
-  classification and a regression, for adapters in all or some layers and sub-layers;
+  classification, a regression and spans, for adapters in all or some layers and sub-layers;
 - the same without the LayerNorms, which must be far away: else the above would say nothing of them;
+- spans with start and end exchanged, which must be far away too;
 - adapters made and drawn at AdapterHub, saved there with safetensors and read here: logits;
 - the base, converted here and exported again: the output of `transformers.BertModel` against ours, and the
   tensors against those of the folder that it came from, which must be equal to the bit.
@@ -24,7 +25,7 @@ import os
 import re
 import sys
 import tempfile
-from typing import Any, Dict, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -43,6 +44,8 @@ LEAST_EFFECT = 100 * check_parity.OUTPUT_LIMIT
 CREATED = "2024-01-01T00:00:00Z"
 LENGTH = 64
 CLASSES = ("no", "yes", "maybe")
+# In the place of a number of units: start and end of an answer.
+SPANS = "spans"
 
 
 class Variant(NamedTuple):
@@ -51,15 +54,29 @@ class Variant(NamedTuple):
     title: str
     adapter: Dict[str, Any]
     labels: Tuple[str, ...] = CLASSES
+    head: str = "classification"
 
 
 VARIANTS = (
     Variant("3 classes, gelu", {"size": 64}),
-    Variant("regression, gelu_erf", {"size": 64, "activation": "gelu_erf"}, ()),
+    Variant("regression, gelu_erf", {"size": 64, "activation": "gelu_erf"}, (), "regression"),
     Variant("attention, size 50, relu", {"size": 50, "activation": "relu", "placement": "attention"}),
     Variant("feed-forward, tanh", {"size": 48, "activation": "tanh", "placement": "feedforward"}),
     Variant("layers 1 and 4, linear", {"size": 8, "activation": "linear", "layers": (1, 4)}),
-    Variant("regression, top layer, size 400", {"size": 400, "layers": (5,), "placement": "attention"}, ()),
+    Variant(
+        "regression, top layer, size 400", {"size": 400, "layers": (5,), "placement": "attention"}, (), "regression"
+    ),
+    Variant("spans, gelu", {"size": 64}, (), "span"),
+    Variant("spans, layers 0 and 2, relu", {"size": 20, "activation": "relu", "layers": (0, 2)}, (), "span"),
+)
+# Adapters of theirs: activation, units of the head, class of the model (the first has heads of AdapterHub's own).
+THEIRS = (
+    ("gelu", 3, "BertAdapterModel"),
+    ("gelu_new", 1, "BertAdapterModel"),
+    ("relu", 2, "BertForSequenceClassification"),
+    ("swish", 2, "BertAdapterModel"),  # their default
+    ("gelu", SPANS, "BertAdapterModel"),
+    ("swish", SPANS, "BertForQuestionAnswering"),
 )
 
 
@@ -71,7 +88,7 @@ def make_pack(base: bases.Base, variant: Variant, stddev: float) -> packs.Pack:
         task="exchange",
         architecture=base.config().to_dict(),
         tuning_mode="adapter",
-        head="classification" if variant.labels else "regression",
+        head=variant.head,
         labels=list(variant.labels),
         tokenizer=packs.describe_tokenizer("wordpiece", True, base.vocabulary()),
         max_seq_length=LENGTH,
@@ -89,17 +106,23 @@ def make_pack(base: bases.Base, variant: Variant, stddev: float) -> packs.Pack:
 
 
 def run_ours(base: bases.Base, batch: check_parity.Batch, pack: packs.Pack) -> np.ndarray:
-    """The logits of this project's network."""
+    """The logits of this project's network: float [B, units], for spans [B, 2, S] with 0 at padding."""
     with tf.Graph().as_default(), tf.Session() as session:
         inputs = [tf.constant(array) for array in batch]
         model = modeling.BertModel(
             pack.config.bert_config, False, *inputs[:3], scope="bert", adapter_fn=pack.config.adapter_config
         )
-        output = pack.config.make_head().build(model, {"label_ids": inputs[3]}, is_training=False)
+        head = pack.config.make_head()
+        output = head.build(model, dict.fromkeys(head.label_types, inputs[3]), is_training=False)
         values = dict(base.tensors(), **pack.tensors)
         for variable in tf.trainable_variables():
             variable.load(values[variable.op.name], session)
-        return session.run(output.logits)
+        return without_padding(session.run(output.logits), batch)
+
+
+def without_padding(logits: np.ndarray, batch: check_parity.Batch) -> np.ndarray:
+    """The logits with 0 at padding, where no answer is looked for; only those of spans have a column for each token."""
+    return logits * batch.mask[:, np.newaxis] if logits.ndim == 3 else logits
 
 
 def run_theirs(model: Any, batch: check_parity.Batch) -> Any:
@@ -109,6 +132,14 @@ def run_theirs(model: Any, batch: check_parity.Batch) -> Any:
     ids, mask, segments, _ = (torch.tensor(array, dtype=torch.long) for array in batch)
     with torch.no_grad():
         return model.eval()(input_ids=ids, attention_mask=mask, token_type_ids=segments)
+
+
+def their_logits(model: Any, batch: check_parity.Batch) -> np.ndarray:
+    """The logits of a PyTorch model, as `run_ours` has them."""
+    output = run_theirs(model, batch)
+    if "start_logits" in output:
+        return without_padding(np.stack([output.start_logits, output.end_logits], axis=1), batch)
+    return output.logits.numpy()
 
 
 def load_as_told(folder: str, hf_dir: str, with_norms: bool = True) -> Any:
@@ -139,13 +170,17 @@ def check_export(
         target = os.path.join(folder, str(number))
         adapterhub.export(pack, base, target)
         ours = run_ours(base, batch, pack)
-        theirs = run_theirs(load_as_told(target, hf_dir), batch).logits.numpy()
+        theirs = their_logits(load_as_told(target, hf_dir), batch)
         report.outputs(f"export, {title}: logits", ours, theirs)
         again = adapterhub.read(target, base, "exchange", None, CREATED, LENGTH, True)
-        same = again.fingerprint == pack.fingerprint and again.config.labels == pack.config.labels
+        same = again.fingerprint == pack.fingerprint and all(
+            getattr(again.config, field) == getattr(pack.config, field) for field in ("head", "labels")
+        )
         report.add(f"export, {title}: read again", "equal to the bit" if same else "not equal", same)
-        without = run_theirs(load_as_told(target, hf_dir, with_norms=False), batch).logits.numpy()
+        without = their_logits(load_as_told(target, hf_dir, with_norms=False), batch)
         report_effect(report, f"export, {title}: no LayerNorms", ours, without)
+        if pack.config.head == "span":
+            report_effect(report, f"export, {title}: start for end", ours, theirs[:, ::-1])
 
 
 def report_effect(report: check_parity.Report, what: str, whole: np.ndarray, without: np.ndarray) -> None:
@@ -154,32 +189,35 @@ def report_effect(report: check_parity.Report, what: str, whole: np.ndarray, wit
     report.add(what, f"logits moved by {apart:.2e} (at least {LEAST_EFFECT})", apart >= LEAST_EFFECT)
 
 
-def make_theirs(hf_dir: str, activation: str, units: int, flexible_head: bool, stddev: float) -> Any:
+def make_theirs(hf_dir: str, activation: str, units: Union[int, str], model_class: str, stddev: float) -> Any:
     """A model with an adapter and a head that AdapterHub has made, with random weights.
 
     Args:
       hf_dir: the base.
       activation: of the adapter, by their name.
-      units: of the head.
-      flexible_head: whether the head is AdapterHub's own, or that of `BertForSequenceClassification`.
+      units: of the head, or `SPANS`.
+      model_class: `BertAdapterModel`, whose head is AdapterHub's own, or one of Hugging Face's with a head built in.
       stddev: of the random weights.
     """
     import adapters
     import torch
     import transformers
 
-    if flexible_head:
+    if model_class == "BertAdapterModel":
         model = adapters.BertAdapterModel.from_pretrained(hf_dir)
-        model.add_classification_head("theirs", num_labels=units, layers=1, use_pooler=True)
+        if units == SPANS:
+            model.add_qa_head("theirs")
+        else:
+            model.add_classification_head("theirs", num_labels=units, layers=1, use_pooler=True)
     else:
-        model = transformers.BertForSequenceClassification.from_pretrained(hf_dir, num_labels=units)
+        model = getattr(transformers, model_class).from_pretrained(hf_dir, num_labels=2 if units == SPANS else units)
         adapters.init(model)
     config = adapters.DoubleSeqBnConfig(non_linearity=activation, reduction_factor=6, leave_out=[0])
     model.add_adapter("theirs", config=config, set_active=True)
     torch.manual_seed(1902)
     with torch.no_grad():
         for name, value in model.named_parameters():
-            if ".adapters.theirs." in name or name.startswith(("heads.", "classifier.")):
+            if ".adapters.theirs." in name or name.startswith(("heads.", "classifier.", "qa_outputs.")):
                 value.normal_(std=stddev)
     return model
 
@@ -188,18 +226,13 @@ def check_import(
     report: check_parity.Report, base: bases.Base, hf_dir: str, batch: check_parity.Batch, stddev: float, folder: str
 ) -> None:
     """Adapters that AdapterHub has made and saved, read here."""
-    for activation, units, flexible_head in (
-        ("gelu", 3, True),
-        ("gelu_new", 1, True),
-        ("relu", 2, False),
-        ("swish", 2, True),  # their default
-    ):
-        target = os.path.join(folder, activation)
-        model = make_theirs(hf_dir, activation, units, flexible_head, stddev)
+    for number, (activation, units, model_class) in enumerate(THEIRS):
+        target = os.path.join(folder, f"theirs-{number}")
+        model = make_theirs(hf_dir, activation, units, model_class, stddev)
         model.save_adapter(target, "theirs", use_safetensors=True)
         pack = adapterhub.read(target, base, "exchange", None, CREATED, LENGTH, True)
-        title = f"import, {activation}, {type(model).__name__}"
-        ours, theirs = run_ours(base, batch, pack), run_theirs(model, batch).logits.numpy()
+        title = f"import, {activation}, {model_class}" + (f", {SPANS}" if units == SPANS else "")
+        ours, theirs = run_ours(base, batch, pack), their_logits(model, batch)
         report.outputs(f"{title}: logits", ours, theirs)
         others = {name: 0 * v if parameters.group_of(name) == "adapters" else v for name, v in pack.tensors.items()}
         without = run_ours(base, batch, packs.Pack(pack.config, others))

@@ -22,7 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is impor
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
 import errors  # noqa: E402  the path has to be set first
-from tasks import encodings, squad  # noqa: E402
+from tasks import encodings, squad, squad_files  # noqa: E402
 from training import files, squad_scoring  # noqa: E402
 
 VERSIONS = ("1.1", "2.0")
@@ -113,7 +113,7 @@ def score(args: argparse.Namespace) -> str:
     """
     if args.threshold is not None and not args.null_odds:
         raise errors.UserError("--threshold is compared with null odds; give them with --null_odds=FILE.")
-    dataset = squad.read(args.dataset)
+    dataset = squad_files.read(args.dataset)
     if not dataset.has_answers:
         raise errors.UserError(f"{args.dataset} has no answers to compare with; give a file that has.")
     version = version_of(dataset) if args.version == "auto" else args.version

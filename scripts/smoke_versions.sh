@@ -12,7 +12,7 @@ interpreter() {  # the path of a Python X.Y that runs, if there is one
   done
 }
 
-tests=(tests/test_{smoke,pack_runs,packs,own_data,scoring}.py)
+tests=(tests/test_{smoke,pack_runs,packs,own_data,scoring,squad_runs,spans,parallel,token_offsets}.py)
 failures=0
 for version in 3.7 3.11 3.13; do
   python=$(interpreter "$version")

@@ -23,7 +23,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import tensorflow.compat.v1 as tf  # noqa: E402  the path has to be set first
 
 import errors  # noqa: E402
-from tasks import squad  # noqa: E402
+from tasks import squad_files  # noqa: E402
 from training import files  # noqa: E402
 
 Content = Mapping[str, Any]
@@ -93,12 +93,14 @@ def split(args: argparse.Namespace) -> None:
     outputs = (args.train_out, args.dev_out)
     with files.reported():
         check_outputs(args.file, outputs, args.overwrite)
-    content = squad.load(args.file)
-    squad.parse(content, args.file)
+    content = squad_files.load(args.file)
+    squad_files.parse(content, args.file)
     names = titles(content)
     dev = choose(names, args.seed, args.dev_articles, args.dev_fraction)
     parts = (part(content, set(names) - dev), part(content, dev))
-    counts = [squad.parse(half, f"{args.file}, part for {path}").num_questions for path, half in zip(outputs, parts)]
+    counts = [
+        squad_files.parse(half, f"{args.file}, part for {path}").num_questions for path, half in zip(outputs, parts)
+    ]
     for path, half, count in zip(outputs, parts, counts):
         files.make_folder(os.path.dirname(path) or ".")
         # Escapes keep what UTF-8 cannot, lone surrogates.

@@ -655,6 +655,74 @@ def test_the_command_leaves_with_1_where_something_is_wrong(bank, here):
     assert lines[3].startswith("2 of 3 are good")
 
 
+# ------------------------------------------------------------------------------------------ packs of SQuAD
+
+SPANS = {"head": "span", "labels": [], "task": "SQuAD-v1.1", "metrics": {"f1": 81.25, "exact_match": 72.5}}
+
+
+def test_packs_of_squad_are_added_listed_shown_verified_and_removed(bank, here, tmp_path, capsys):
+    write_pack(tmp_path, make_pack(bank.base, **SPANS), packs.FILE_NAME)
+    run(capsys, "add", here, str(tmp_path))
+    line = run(capsys, "list", here).split("\n")[2].split()
+    assert line == ["squad-v1.1", "SQuAD-v1.1", "adapter", "4", "786", "0.007", "f1", "81.2500", "1", "2024-05-06"]
+    lines = [line.split() for line in run(capsys, "show", here, "squad-v1.1").split("\n")]
+    assert ["head", "span"] in lines and ["labels", "-"] in lines
+    assert "2 of 2 are good" in run(capsys, "verify", here)
+    assert "task SQuAD-v1.1" in run(capsys, "remove", here, "squad-v1.1")
+
+
+def test_the_mean_of_packs_of_squad_is_scored_by_run_squad(bank, here, tmp_path, capsys):
+    members = [make_pack(bank.base, seed, **SPANS) for seed in (1, 2)]
+    for number, member in enumerate(members):
+        bank.add(member, f"squad-{number}")
+    assert "run_squad.py --do_eval=true" in run(capsys, "average", here, "squad-0", "squad-1", "--name=mean")
+    mean = bank.read("mean")
+    name = "cls/squad/output_weights"
+    np.testing.assert_allclose(mean.tensors[name], sum(each.tensors[name] for each in members) / 2, atol=1e-6)
+    assert (mean.config.head, mean.config.labels, mean.config.metrics) == ("span", [], {})
+    (tmp_path / "results.json").write_text(json.dumps(results_of(members[0], metrics={"f1": 80.0})))
+    again = ["add", here, bank.path("mean"), "--name=mean", "--replace", f"--results={tmp_path}"]
+    assert "Evaluate this pack: run_squad.py" in refusal(*again)
+    content = results_of(mean, metrics={"exact_match": 70.0, "f1": 80.0}, primary_metric="f1")
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    run(capsys, *again)
+    assert list(bank.config("mean").metrics.items()) == [("f1", 80.0), ("exact_match", 70.0)]
+    number = make_pack(bank.base, head="regression", labels=[], task="SQuAD-v1.1")
+    bank.add(number, "number")
+    assert "head is span in the first and regression" in refusal("average", here, "squad-0", "number", "--name=x")
+
+
+@pytest.mark.parametrize("form", ["adapterhub", "checkpoint"])
+def test_packs_of_squad_go_out_and_come_back_without_labels(bank, here, tmp_path, capsys, form):
+    pack, output = make_pack(bank.base, **SPANS), str(tmp_path / "out")
+    bank.add(pack, "squad")
+    run(capsys, "export", here, "squad", f"--format={form}", f"--output={output}")
+    take = ["import", here, output, f"--format={form}"]
+    run(capsys, *take, "--task_name=SQuAD-v1.1", "--name=back")
+    back = bank.read("back")
+    assert same_weights(back, pack)
+    assert (back.config.task, back.config.head, back.config.labels) == ("SQuAD-v1.1", "span", [])
+    assert back.config.max_seq_length == 32  # 384, or as many as the base has
+    run(capsys, *take, "--task_name=mine", "--labels=", "--max_seq_length=16")
+    assert (bank.config("mine").head, bank.config("mine").max_seq_length) == ("span", 16)
+    assert "no labels" in refusal(*take, "--task_name=SQuAD", "--labels=a,b")
+    assert "2 labels were given: 0, 1" in refusal(*take, "--task_name=CoLA")
+    assert "STS-B is no such task" in refusal(*take, "--task_name=STS-B")
+    assert bank.names() == ["back", "mine", "squad"]
+
+
+@pytest.mark.parametrize("mode", ["full", "head"])
+def test_packs_of_squad_in_other_modes_become_checkpoints(bank, here, tmp_path, capsys, mode):
+    pack, prefix = make_pack(bank.base, mode=mode, **SPANS), str(tmp_path / "model.ckpt")
+    bank.add(pack, "squad")
+    run(capsys, "export", here, "squad", "--format=checkpoint", f"--output={prefix}")
+    found = read_checkpoint(prefix)
+    assert "output_weights" not in found
+    np.testing.assert_array_equal(found["cls/squad/output_bias"], pack.tensors["cls/squad/output_bias"])
+    run(capsys, "import", here, prefix, "--format=checkpoint", "--task_name=SQuAD-v1.1", "--name=back")
+    assert bank.config("back").tuning_mode == "full"  # what was trained cannot be seen
+
+
 # ------------------------------------------------------------------------------------------ many processes
 # TensorFlow takes seconds to import, so one process does it and forks the others. They use the file system only.
 

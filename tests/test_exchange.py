@@ -22,7 +22,7 @@ from conftest import TINY, VOCABULARY, tiny_config, write_bert
 import optimization
 from adapter_layers import AdapterConfig
 from errors import UserError
-from training import adapterhub, bases, fingerprints, google_checkpoints, huggingface, packs
+from training import adapterhub, adapterhub_configs, bases, fingerprints, google_checkpoints, huggingface, packs
 
 CREATED = "2024-05-06T07:08:09Z"
 LABELS = ["bad", "good", "fair"]
@@ -80,6 +80,15 @@ THEIR_HEAD = {
     "num_labels": 2,
     "use_pooler": True,
 }
+# What `add_qa_head` makes.
+THEIR_SPAN_HEAD = {
+    "activation_function": "tanh",
+    "dropout_prob": None,
+    "head_type": "question_answering",
+    "label2id": None,
+    "layers": 1,
+    "num_labels": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +96,14 @@ def base(tiny_bert) -> bases.Base:
     return bases.Base.find(tiny_bert)
 
 
-def make_pack(base: bases.Base, labels=LABELS, mode="adapter", **adapter) -> packs.Pack:
-    """A pack with random weights on the base."""
+def make_pack(base: bases.Base, labels=LABELS, mode="adapter", head=None, **adapter) -> packs.Pack:
+    """A pack with random weights on the base; the head is the one that goes with the labels, unless it is named."""
     fields = dataclasses.asdict(AdapterConfig(**dict({"size": 4}, **adapter))) if mode == "adapter" else None
     config = packs.PackConfig(
         task="CoLA",
         architecture=base.config().to_dict(),
         tuning_mode=mode,
-        head="classification" if labels else "regression",
+        head=head or ("classification" if labels else "regression"),
         labels=list(labels),
         tokenizer=packs.describe_tokenizer("wordpiece", True, base.vocabulary()),
         max_seq_length=16,
@@ -175,6 +184,13 @@ def theirs(tmp_path):
     return path
 
 
+@pytest.fixture
+def their_spans(theirs):
+    """The same with a head for question answering."""
+    change_json(theirs / "head_config.json", config=THEIR_SPAN_HEAD)
+    return theirs
+
+
 # ----------------------------------------------------------------------------------------- pack -> AdapterHub
 
 
@@ -209,6 +225,24 @@ def test_an_export_is_what_adapterhub_writes_and_the_layer_norms_beside_it(base,
     np.testing.assert_array_equal(norms["bert.encoder.layer.0.output.LayerNorm.weight"], gamma)
 
 
+def test_the_head_of_spans_is_exported_as_what_answers_questions_there(base, tmp_path):
+    pack = make_pack(base, (), head="span")
+    adapterhub.export(pack, base, str(tmp_path / "out"))
+    head = read_json(tmp_path / "out" / "head_config.json")["config"]
+    # A key that add_qa_head does not know, such as use_pooler, ends the loading there.
+    assert head == dict(THEIR_SPAN_HEAD, activation_function=None, dropout_prob=0.0)
+    weights = load(tmp_path / "out" / "model_head.safetensors")
+    assert sorted(weights) == ["heads.CoLA.1.bias", "heads.CoLA.1.weight"]
+    np.testing.assert_array_equal(weights["heads.CoLA.1.weight"], pack.tensors["cls/squad/output_weights"])
+    np.testing.assert_array_equal(weights["heads.CoLA.1.bias"], pack.tensors["cls/squad/output_bias"])
+    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    code = text.split("```python\n")[1].split("```")[0]
+    compile(code, "README.md", "exec")
+    assert "output.start_logits, output.end_logits" in code
+    assert '"max_length": 16' in code
+    assert "regression" not in text
+
+
 def test_the_readme_has_code_that_loads_all_parts(exported):
     text = (exported[1] / "README.md").read_text(encoding="utf-8")
     code = text.split("```python\n")[1].split("```")[0]
@@ -222,6 +256,8 @@ def test_the_readme_has_code_that_loads_all_parts(exported):
     ("labels", "adapter"),
     [
         (LABELS, {}),
+        ((), {"head": "span"}),
+        ((), {"head": "span", "activation": "relu", "placement": "feedforward", "layers": (0,), "size": 3}),
         ((), {"activation": "gelu_erf"}),
         (LABELS, {"activation": "relu", "placement": "attention", "size": 5}),
         (LABELS, {"activation": "tanh", "placement": "feedforward", "size": 16}),
@@ -244,7 +280,7 @@ def test_a_pack_comes_back_equal_to_the_bit(base, tmp_path, labels, adapter):
 @pytest.mark.parametrize("hidden", [16, 312, 384, 768, 1024])
 def test_every_size_has_a_reduction_factor_from_which_adapterhub_computes_it(hidden):
     for size in range(1, 2 * hidden):
-        assert int(hidden // adapterhub.reduction_factor(hidden, size)) == size
+        assert int(hidden // adapterhub_configs.reduction_factor(hidden, size)) == size
 
 
 @pytest.mark.parametrize(
@@ -334,6 +370,43 @@ def test_the_head_of_a_sequence_classifier_is_read_too(base, theirs):
     np.testing.assert_array_equal(pack.tensors["output_weights"], head["classifier.weight"])
     change_json(theirs / "head_config.json", model_class="BertForTokenClassification")
     assert "the head of a BertForTokenClassification; expected" in refusal(theirs, base)
+
+
+def test_a_question_answering_head_of_theirs_becomes_one_for_spans(base, their_spans):
+    pack = read(their_spans, base)
+    assert (pack.config.head, pack.config.labels) == ("span", [])
+    there = load(their_spans / "model_head.safetensors")
+    np.testing.assert_array_equal(pack.tensors["cls/squad/output_weights"], there["heads.t.1.weight"])
+    np.testing.assert_array_equal(pack.tensors["cls/squad/output_bias"], there["heads.t.1.bias"])
+    assert "output_weights" not in pack.tensors
+    assert read(their_spans, base, []).fingerprint == pack.fingerprint
+    said = refusal(their_spans, base, ["yes", "no"])
+    assert "is for spans, which have no labels; 2 labels were given: yes, no" in said
+    # The same network, saved from the class with the head built in, which also names two classes that are none.
+    change_json(their_spans / "head_config.json", model_class="BertForQuestionAnswering", config=None, num_labels=2)
+    change_json(their_spans / "head_config.json", label2id={"LABEL_0": 0, "LABEL_1": 1})
+    static = {name.replace("heads.t.1", "qa_outputs"): value for name, value in there.items()}
+    safetensors.numpy.save_file(static, str(their_spans / "model_head.safetensors"))
+    again = read(their_spans, base)
+    assert (again.fingerprint, again.config.head, again.config.labels) == (pack.fingerprint, "span", [])
+    change_json(their_spans / "head_config.json", num_labels=3)
+    assert "num_labels = 3; expected 2" in refusal(their_spans, base)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"layers": 2}, "layers = 2; expected 1: the head here is one linear layer on the tokens"),
+        ({"num_labels": 3}, "num_labels = 3; expected 2"),
+        ({"num_labels": None}, "num_labels = null; expected 2"),
+        ({"head_type": "tagging"}, 'head_type = "tagging"; expected "classification" or "question_answering".'),
+        ({"head_type": ["tagging"]}, 'head_type = ["tagging"]; expected'),
+        ({"head_type": "classification"}, "use_pooler = null; expected true"),
+    ],
+)
+def test_heads_for_questions_that_are_not_ours_are_refused_by_name(base, their_spans, changes, said):
+    change_json(their_spans / "head_config.json", "config", **changes)
+    assert said in refusal(their_spans, base)
 
 
 def test_weights_saved_without_the_prefix_of_the_model_are_read_too(base, theirs):
@@ -596,6 +669,34 @@ def test_a_checkpoint_of_adapter_bert_becomes_a_pack_of_its_own_base(written, tm
     assert packs.read(str(tmp_path / "pack.safetensors")).fingerprint == pack.fingerprint
 
 
+@pytest.mark.parametrize("adapter", [AdapterConfig(size=4, init_scale=1e-3), None], ids=["adapters", "full"])
+def test_the_head_of_run_squad_is_known_by_its_variables(written, adapter):
+    prefix = written(adapter, mode="adapter" if adapter else "full", head="cls/squad/output")
+    assert google_checkpoints.has_span_head(prefix)
+    assert not google_checkpoints.has_span_head(written(AdapterConfig(size=4)))
+    pack = take(prefix, labels=())
+    assert (pack.config.head, pack.config.labels) == ("span", [])
+    assert (pack.config.tuning_mode, pack.config.adapter_config) == ("adapter" if adapter else "full", adapter)
+    reader = tf.train.load_checkpoint(prefix)
+    assert pack.tensors["cls/squad/output_weights"].shape == (2, TINY["hidden_size"])
+    for name, value in pack.tensors.items():
+        np.testing.assert_array_equal(value, reader.get_tensor(name))
+    with pytest.raises(UserError, match="is that of SQuAD .* has no labels, but for CoLA 2 labels were given: 0, 1"):
+        take(prefix)
+
+
+def test_of_two_heads_none_is_chosen(tmp_path):
+    def add() -> None:
+        for scope in ("", "cls/squad/"):
+            tf.get_variable(f"{scope}output_weights", [2, TINY["hidden_size"]])
+            tf.get_variable(f"{scope}output_bias", [2])
+
+    prefix = write_bert(str(tmp_path), tiny_config(), extra=add)
+    for labels in ((), ("0", "1")):
+        with pytest.raises(UserError, match="has two heads, output_weights and cls/squad/output_weights: expected one"):
+            take(prefix, labels=labels)
+
+
 def test_a_checkpoint_on_another_base_is_refused(written, tmp_path):
     write_bert(str(tmp_path), tiny_config(), seed=8)
     with pytest.raises(UserError, match="belongs to another base"):
@@ -614,7 +715,8 @@ def test_a_checkpoint_without_adapters_becomes_a_full_pack(written):
     [
         ({}, {"labels": LABELS}, "has 2 units, but 3 labels were given: bad, good, fair"),
         ({}, {"labels": ()}, "has 2 units, but no labels were"),
-        ({"head": "cls/squad/output"}, {}, "expected output_weights, found only cls/squad/output_bias"),
+        ({"head": "cls/seq_relationship/output"}, {}, "or cls/squad/output_weights .*, found only cls/seq_relat"),
+        ({"head": "cls/squad/output", "labels": 3}, {"labels": ()}, "2 of another shape"),
         ({"mode": "full"}, {}, "more was trained than adapters, LayerNorms and head"),
         ({}, {"num_hidden_layers": 1}, "network has 1 layers"),
         ({}, {"intermediate_size": 64}, "does not fit the architecture that was given: .* of another shape"),

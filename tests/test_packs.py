@@ -75,9 +75,10 @@ def adapter_shapes(architecture, adapter) -> dict:
 def trained_shapes(config: packs.PackConfig) -> dict:
     """Name -> shape of what a pack should hold: the paper's rules in the test's own words."""
     architecture = dict(tiny_config().to_dict(), **config.architecture)
-    classes = len(config.labels) or 1
+    units = {"classification": len(config.labels), "regression": 1, "span": 2}[config.head]
+    scope = "cls/squad/" if config.head == "span" else ""
     bert = bert_shapes(architecture)
-    head = {"output_weights": (classes, architecture["hidden_size"]), "output_bias": (classes,)}
+    head = {f"{scope}output_weights": (units, architecture["hidden_size"]), f"{scope}output_bias": (units,)}
     norms = {name: shape for name, shape in bert.items() if "/LayerNorm/" in name}
     if config.tuning_mode == "head":
         return head
@@ -151,6 +152,8 @@ VARIANTS = {
     "head": make_config("head"),
     "regression": make_config(head="regression", labels=[]),
     "full regression": make_config("full", head="regression", labels=[]),
+    "spans": make_config(head="span", labels=[]),
+    "full spans": make_config("full", head="span", labels=[]),
     "three classes": make_config("head", labels=["entailment", "neutral", "contradiction"]),
     "nothing known": make_config(
         metrics={}, loss=None, collapsed=None, seed=None, step=0, training={}, versions={}, origin=None
@@ -463,6 +466,8 @@ def bottleneck(m: int) -> int:
         ("head", HEAD),
         ("regression", 4 * bottleneck(4) + 5 * NORM + D + 1),
         ("full regression", EMBEDDINGS + NORM + 2 * LAYER + DENSE + D + 1),
+        ("spans", 4 * bottleneck(4) + 5 * NORM + 2 * (D + 1)),
+        ("full spans", EMBEDDINGS + NORM + 2 * LAYER + DENSE + 2 * (D + 1)),
         ("three classes", 3 * (D + 1)),
     ],
     ids=lambda value: value.replace(" ", "_") if isinstance(value, str) else "",
@@ -706,7 +711,9 @@ def test_impossible_or_other_adapters_are_refused(refusal, content, adapter, rea
         ({"tuning_mode": "top_layers", "adapter": None}, "needs the number of layers to train"),
         ({"tuning_mode": "top_layers", "adapter": None, "tune_top_layers": 2}, "but the model has 1"),
         ({"tuning_mode": "top_layers", "adapter": None, "tune_top_layers": 0}, "1 or more; found 0"),
-        ({"head": "span"}, "Unknown type of head 'span'"),
+        ({"head": "tagging"}, "Unknown type of head 'tagging'"),
+        ({"head": "span"}, "A head for span does not go with 2 labels"),
+        ({"head": "span", "labels": []}, "2 missing (cls/squad/output_weights, cls/squad/output_bias)"),
         ({"head": "regression"}, "A head for regression does not go with 2 labels"),
         ({"head": "regression", "labels": []}, "output_weights is [2, 4] where the model has [1, 4]"),
         ({"labels": []}, "A head for classification does not go with 0 labels"),
@@ -1234,13 +1241,14 @@ def test_fewer_than_two_packs_have_no_mean(number):
         ("labels", {"labels": ["0", "1", "2"]}),
         ("base", {"base": "sha256:fedcba9876543210"}),
         ("head", {"head": "regression", "labels": []}),
+        ("head", {"head": "span", "labels": []}),
         ("architecture", {"architecture": tiny_config(hidden_act="relu").to_dict()}),
         ("architecture", {"architecture": tiny_config(num_hidden_layers=1).to_dict()}),
         ("tokenizer", {"tokenizer": packs.describe_tokenizer("wordpiece", False, ["[PAD]", "cat"])}),
         ("tokenizer", {"tokenizer": packs.describe_tokenizer("wordpiece", True, ["[PAD]", "dog"])}),
         ("tuning_mode", {"mode": "layer_norm"}),
     ],
-    ids=["task", "label_order", "more_labels", "base", "head", "act", "depth", "case", "vocabulary", "mode"],
+    ids=["task", "label_order", "more_labels", "base", "head", "span", "act", "depth", "case", "vocabulary", "mode"],
 )
 def test_packs_of_different_kinds_have_no_mean(name, change):
     pair = [make_pack(make_config()), make_pack(make_config(**change))]

@@ -18,7 +18,7 @@ import pytest
 from conftest import ROOT, SHARED, message_of
 
 from scripts import score_squad
-from tasks import squad
+from tasks import squad_files
 from training import squad_scoring
 
 Golds = Mapping[str, Sequence[str]]
@@ -277,7 +277,7 @@ def synthetic_golds(seed: int, part_unanswerable: float = 0.0, count: int = 400)
 def real_golds(path: str) -> Dict[str, List[str]]:
     if not os.path.exists(path):
         pytest.skip(f"REAL DATA NOT TESTED: there is no {path}")
-    return squad.read(path).golds()
+    return squad_files.read(path).golds()
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """Checkpoints of Google's adapter-bert and BERT (TensorFlow 1), fine-tuned for a task -> adapter packs.
 
 Such a checkpoint holds all of BERT, the head, the adapters if there are any, and what the optimizer remembers. Which
-adapters it has is read from names and shapes; what it does not say has to be told.
+adapters it has, and whether its head is that of SQuAD, is read from names and shapes; what it does not say has to be
+told.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ GOOGLE_INIT_SCALE = 1e-3
 
 _ADAPTER = re.compile(r"^bert/encoder/layer_(\d+)/(attention/)?output/adapters/weights1$")
 _SLOT = re.compile(r"/adam_[mv]$")
-_HEAD = "output_weights"
+# Of run_classifier.py, and of run_squad.py.
+_HEAD, _SPAN_HEAD = "output_weights", "cls/squad/output_weights"
 
 
 def pack_from_checkpoint(
@@ -44,7 +46,7 @@ def pack_from_checkpoint(
       prefix: of the checkpoint.
       architecture: its `bert_config.json`.
       task: name of the task.
-      labels: of the classes, in the head's order; empty for a regression.
+      labels: of the classes, in the head's order; empty for a regression and for SQuAD.
       tokenizer: see `packs.describe_tokenizer`.
       max_seq_length: tokens of a sequence in training.
       created: the pack's date.
@@ -57,13 +59,14 @@ def pack_from_checkpoint(
     """
     prefix = checkpoints.find_prefix(prefix)
     shapes = checkpoints.read_shapes(prefix)
-    _check_head(prefix, shapes, labels)
+    head = _find_head(prefix, shapes)
+    _check_labels(prefix, head, shapes[head][0], task, labels)
     adapter = find_adapters(shapes, architecture.num_hidden_layers, activation)
     config = packs.PackConfig(
         task=task,
         architecture=architecture.to_dict(),
         tuning_mode="adapter" if adapter else "full",
-        head="classification" if labels else "regression",
+        head="span" if head == _SPAN_HEAD else "classification" if labels else "regression",
         labels=list(labels),
         tokenizer=tokenizer,
         max_seq_length=max_seq_length,
@@ -107,17 +110,42 @@ def find_adapters(shapes: parameters.Shapes, num_layers: int, activation: str) -
     )
 
 
-def _check_head(prefix: str, shapes: parameters.Shapes, labels: Sequence[str]) -> None:
-    if _HEAD not in shapes:
+def has_span_head(prefix: str) -> bool:
+    """Whether a checkpoint is one of SQuAD, whose head has no labels; otherwise they have to be told.
+
+    Raises:
+      errors.UserError: there is no such checkpoint, or it is not fine-tuned.
+    """
+    prefix = checkpoints.find_prefix(prefix)
+    return _find_head(prefix, checkpoints.read_shapes(prefix)) == _SPAN_HEAD
+
+
+def _find_head(prefix: str, shapes: parameters.Shapes) -> str:
+    """The weights of the one head."""
+    known = [name for name in (_HEAD, _SPAN_HEAD) if name in shapes]
+    if not known:
         found = [name for name in shapes if name.endswith(_HEAD) or name.startswith("cls/")]
         what = f"only {huggingface.some(sorted(found))}" if found else "none"
         raise errors.UserError(
-            f"The checkpoint {prefix} has no head for a classification or a regression: expected {_HEAD}, found "
-            f"{what}. A pre-trained BERT is no task."
+            f"The checkpoint {prefix} has no head for a task: expected {_HEAD} (classification, regression) or "
+            f"{_SPAN_HEAD} (SQuAD), found {what}. A pre-trained BERT is no task."
         )
-    units = shapes[_HEAD][0]
-    if units != (len(labels) or 1):
-        given = f"{len(labels)} labels were given: {huggingface.some(list(labels))}" if labels else "no labels were"
+    if len(known) > 1:
+        raise errors.UserError(
+            f"The checkpoint {prefix} has two heads, {_HEAD} and {_SPAN_HEAD}: expected one, that of the task. Which "
+            "of them the rest was trained for cannot be seen."
+        )
+    return known[0]
+
+
+def _check_labels(prefix: str, head: str, units: int, task: str, labels: Sequence[str]) -> None:
+    given = f"{len(labels)} labels were given: {huggingface.some(list(labels))}" if labels else "no labels were"
+    if head == _SPAN_HEAD:
+        if labels:
+            raise errors.UserError(
+                f"The head in {prefix} is that of SQuAD ({_SPAN_HEAD}), which has no labels, but for {task} {given}."
+            )
+    elif units != (len(labels) or 1):
         raise errors.UserError(f"The head in {prefix} has {units} units, but {given}.")
 
 

@@ -7,12 +7,13 @@ import os
 import shutil
 import sys
 import time
-from typing import Any, List, Optional
+from typing import Any, Iterator, List, Optional
 
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from pipeline.progress import format_seconds, with_progress
 from training import checkpoints
 from training.evaluation import Evaluator, History, Row, rows_of
 from training.interrupts import StopRequest
@@ -20,13 +21,6 @@ from training.model_fn import TrainingTensors
 
 # Fits into 80 columns with what is added behind it.
 BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-
-
-def format_seconds(seconds: float) -> str:
-    """Hours, minutes and seconds, e.g. `1:02:03` or `2:03`."""
-    minutes, rest = divmod(int(round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 class _StepHook(tf.train.SessionRunHook):
@@ -184,17 +178,21 @@ class CheckpointHook(_StepHook):
 class EvaluationHook(_StepHook):
     """Scores the dev set with the weights of the moment, in the session of the training."""
 
-    def __init__(self, tensors: TrainingTensors, evaluator: Evaluator, checkpoint_hook: CheckpointHook) -> None:
+    def __init__(
+        self, tensors: TrainingTensors, evaluator: Evaluator, checkpoint_hook: CheckpointHook, num_examples: int
+    ) -> None:
         """Takes the parts.
 
         Args:
           tensors: of the training, with a dev set.
           evaluator: says when, and what to do with the predictions.
           checkpoint_hook: comes before this one.
+          num_examples: of the dev set.
         """
         self._tensors = tensors
         self._evaluator = evaluator
         self._checkpoint_hook = checkpoint_hook
+        self._num_examples = num_examples
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         """Evaluates where it is time to, and stops the training where it has come to nothing."""
@@ -207,11 +205,13 @@ class EvaluationHook(_StepHook):
             run_context.request_stop()
 
     def _predict(self, session: tf.Session) -> List[Row]:
+        return list(with_progress(self._rows(session), self._num_examples, "evaluation", "examples"))
+
+    def _rows(self, session: tf.Session) -> Iterator[Row]:
         session.run(self._tensors.dev_start)
-        rows = []
         while True:
             try:
                 batch = session.run(self._tensors.dev_batch)
             except tf.errors.OutOfRangeError:
-                return rows
-            rows.extend(rows_of(batch))
+                return
+            yield from rows_of(batch)

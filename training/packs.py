@@ -60,8 +60,8 @@ class PackConfig:
       task: name of the task.
       architecture: of the base, the content of its `bert_config.json`.
       tuning_mode: what was trained, see `optimization.trainable_names`.
-      head: a key of `heads.TYPES`.
-      labels: of the classes, in the head's order; empty for a regression.
+      head: one of `heads.TYPES`.
+      labels: of the classes, in the head's order; empty for a regression and for spans.
       tokenizer: see `describe_tokenizer`.
       max_seq_length: tokens of a sequence in training.
       base: fingerprint of the variables that stayed frozen; None where none did.

@@ -106,11 +106,13 @@ def score_with_threshold(golds: Mapping[str, Sequence[str]], answers: Answers) -
     The threshold is fitted on the best texts, also where the prediction is none: so it is the one to predict with.
     """
     odds = {name: answer.null_odds for name, answer in answers.items()}
+    least = min(odds.values())
     fitted = squad_scoring.score_v2(
         golds,
         {name: answer.best_text for name, answer in answers.items()},
         odds,
-        none_threshold=min(odds.values()) - 1.0,
+        # Below all odds: of huge ones, 1 less is the same number.
+        none_threshold=min(least - 1.0, float(np.nextafter(least, -np.inf))),
     )
     scores = squad_scoring.score_v2(golds, {name: answer.text for name, answer in answers.items()})
     return {**scores, **{name: value for name, value in fitted.items() if name.startswith("best_")}}

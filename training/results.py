@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Dict, Iterable, Mapping
+from typing import Any, Dict, Mapping, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from training import compat, files, fingerprints, parameters
-from training.evaluation import History, Scores
+from training.evaluation import History, Row, Scores
 from training.run import Run
 
 TEXT_FILE = "eval_results.txt"
@@ -81,13 +81,13 @@ def report(
     scores: Scores,
     majority: Mapping[str, float],
     data: Mapping[str, Any],
-    logits: Iterable[np.ndarray],
+    rows: Sequence[Row],
 ) -> None:
     """Tells what an evaluation came to: in the log, in both files, and in the run's pack.
 
     Args:
       run, task_name, scores, majority, data: see `describe`.
-      logits: of every example; their hash tells whether another run has come to the same predictions.
+      rows: the predictions; a hash of their logits tells whether another run has come to the same.
     """
     folder, text = run.settings.output_dir, as_text(scores, majority, run.step())
     tf.logging.info("***** Eval results *****")
@@ -102,6 +102,6 @@ def report(
         tf.logging.warning("***** Collapsed: all predictions are the same. %s *****", advice)
     run.note_scores(scores)
     content = describe(run, task_name, scores, majority, data)
-    content["fingerprints"]["predictions"] = fingerprints.of_tensor(np.array(list(logits)))
+    content["fingerprints"]["predictions"] = fingerprints.of_tensor(np.array([row["logits"] for row in rows]))
     files.write_text(os.path.join(folder, TEXT_FILE), text)
     files.write_json(os.path.join(folder, JSON_FILE), content)

@@ -16,7 +16,7 @@ import errors
 import modeling
 import optimization
 import tokenization
-from pipeline import records
+from pipeline import cache, progress, records
 from training import (
     checkpoints,
     compat,
@@ -49,6 +49,11 @@ class DevSet:
 
     record_file: str
     score: evaluation.Scorer
+
+    @property
+    def num_examples(self) -> int:
+        """How many there are."""
+        return cache.num_records(self.record_file)
 
 
 class Run:
@@ -317,7 +322,7 @@ class Run:
             watching.append(progress)
             # Behind the progress: what the others take is not time of a step.
             saving = hooks.CheckpointHook(tensors.saver, settings.output_dir, settings.save_checkpoints_steps)
-            scoring = [hooks.EvaluationHook(tensors, evaluator, saving)] if evaluator else []
+            scoring = [hooks.EvaluationHook(tensors, evaluator, saving, dev.num_examples)] if evaluator else []
             return [progress, saving, *scoring]
 
         input_fn = records.file_based_input_fn_builder(
@@ -398,8 +403,8 @@ class Run:
         batches = self._estimator(source, predict_batch_size=batch_size).predict(
             input_fn=self._input_fn(record_file), yield_single_examples=False
         )
-        for batch in batches:
-            yield from evaluation.rows_of(batch)
+        rows = (row for batch in batches for row in evaluation.rows_of(batch))
+        yield from progress.with_progress(rows, cache.num_records(record_file), "predictions", "examples")
 
     def _input_fn(self, record_file: str) -> records.InputFn:
         """One pass over records, for scoring."""
