@@ -99,7 +99,7 @@ def span_file(
         return spans.iterate_records(shown, tokenizer, lengths, pad_to)
 
     parts = (squad.fingerprint(dataset), dataclasses.astuple(lengths), tokenizer_key, pad_to)
-    return record_file(folder, name, parts, (tokenization, spans, records), make)
+    return record_file(folder, name, parts, (tokenization, squad, spans, records), make)
 
 
 def record_file(
