@@ -51,7 +51,7 @@ from training import files, logs, results, scoring, submission
 from training import settings as settings_lib
 from training.evaluation import Scorer, Scores, score_rows
 from training.heads import ClassificationHead, Head, RegressionHead
-from training.model_fn import Schedule, model_fn_on_pack
+from training.model_fn import notebook_model_fn
 from training.record import find_noted
 from training.run import DevSet, Run
 from training.settings import MODEL, TRAINING, setting
@@ -180,17 +180,19 @@ def model_fn_builder(
     adapter_pack: Optional[str] = None,
 ) -> Callable:
     """Makes the `model_fn` of a TPUEstimator for notebooks; `adapter_pack` goes on top of `init_checkpoint`."""
-    return model_fn_on_pack(
-        bert_config,
+    return notebook_model_fn(
         ClassificationHead(num_labels),
-        adapter_fn,
+        bert_config,
         init_checkpoint,
+        learning_rate,
+        num_train_steps,
+        num_warmup_steps,
+        use_tpu,
+        use_one_hot_embeddings,
+        adapter_fn,
+        tuning_mode,
+        top_layers,
         adapter_pack,
-        schedule=Schedule(learning_rate, num_train_steps, num_warmup_steps),
-        tuning_mode=tuning_mode,
-        top_layers=top_layers,
-        use_tpu=use_tpu,
-        use_one_hot_embeddings=use_one_hot_embeddings,
     )
 
 

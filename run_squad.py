@@ -10,12 +10,14 @@ SQuAD 2.0: --version_2_with_negative=true. Own questions: any file in SQuAD's fo
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import os
 
 # TensorFlow's C++ side greets with pages of notes on missing GPU libraries. Must be set before the import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from absl import app, flags
@@ -30,8 +32,9 @@ from training import settings as settings_lib
 from training.answers import AnswerRules
 from training.evaluation import Row, Scores
 from training.heads import SpanHead
-from training.model_fn import Schedule, model_fn_on_pack
+from training.model_fn import notebook_model_fn
 from training.question_answering import Answerer
+from training.record import find_noted
 from training.run import DevSet, Run
 from training.settings import TRAINING, setting
 
@@ -99,7 +102,8 @@ class SquadSettings(settings_lib.Settings):
         for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
             self._check_range(name, 1)
         self.lengths.check()
-        self.rules  # noqa: B018  (its constructor checks the values)
+        if math.isnan(self.null_score_diff_threshold):
+            raise errors.UserError("--null_score_diff_threshold must be a number, found nan.")
         for name, asked in (("train_file", self.do_train), ("predict_file", self.answers)):
             if asked and not getattr(self, name):
                 by = "--do_train" if name == "train_file" else "--do_predict and --do_eval"
@@ -132,32 +136,8 @@ def create_model(
     return start, end
 
 
-def model_fn_builder(
-    bert_config: modeling.BertConfig,
-    init_checkpoint: Optional[str],
-    learning_rate: float,
-    num_train_steps: Optional[int],
-    num_warmup_steps: Optional[int],
-    use_tpu: bool,
-    use_one_hot_embeddings: bool,
-    adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
-    tuning_mode: str = "adapter",
-    top_layers: Optional[int] = None,
-    adapter_pack: Optional[str] = None,
-) -> Callable:
-    """Makes the `model_fn` of a TPUEstimator for notebooks; `adapter_pack` goes on top of `init_checkpoint`."""
-    return model_fn_on_pack(
-        bert_config,
-        SpanHead(),
-        adapter_fn,
-        init_checkpoint,
-        adapter_pack,
-        schedule=Schedule(learning_rate, num_train_steps, num_warmup_steps),
-        tuning_mode=tuning_mode,
-        top_layers=top_layers,
-        use_tpu=use_tpu,
-        use_one_hot_embeddings=use_one_hot_embeddings,
-    )
+# Makes the `model_fn` of a TPUEstimator for notebooks, by the arguments of the original.
+model_fn_builder = functools.partial(notebook_model_fn, SpanHead())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,11 +218,15 @@ def train(run: Run, data: Data, answerer: Optional[Answerer]) -> None:
     """Trains; scores the dev file along the way where that is asked for."""
     dev = None
     if data.dev:
-        # Now, while there is no session: features are made in forked processes.
+        # Now, while there is no session: features are made in forked processes. (One file, but on a TPU.)
+        features_of(run, data.dev, "dev", run.settings.predict_batch_size)
         record_file = features_of(run, data.dev, "dev", run.settings.eval_batch_size)
         if run.settings.evaluates_in_training:
             dev = DevSet(record_file, answerer.score)
-    run.train(features_of(run, data.train, "train"), dev)
+    train_file = features_of(run, data.train, "train")
+    if not cache.num_records(train_file):
+        raise errors.UserError(f"{run.settings.train_file}: no paragraph has a token that could be trained on.")
+    run.train(train_file, dev)
 
 
 def answer(run: Run, data: Data, answerer: Answerer) -> Optional[Scores]:
@@ -257,6 +241,9 @@ def answer(run: Run, data: Data, answerer: Answerer) -> Optional[Scores]:
     paths = question_answering.write(settings.output_dir, answers, settings.version_2_with_negative)
     tf.logging.info("***** Answers to %d questions: %s *****", len(answers), ", ".join(paths))
     if not data.dev.has_answers:
+        left = [name for name in results.FILES if tf.gfile.Exists(os.path.join(settings.output_dir, name))]
+        if left:
+            tf.logging.warning("%s there belong to answers of before, not to these.", " and ".join(left))
         return None
     scores = answerer.score_answers(answers, rows)
     report(run, data, answerer, scores, rows)
@@ -275,12 +262,17 @@ def report(run: Run, data: Data, answerer: Answerer, scores: Scores, rows: Seque
         )
 
 
+def known_name(settings: SquadSettings) -> str:
+    """The name that the training had, or that of the benchmark."""
+    version = "v2.0" if settings.version_2_with_negative else "v1.1"
+    return find_noted(settings).get("task_name") or f"SQuAD-{version}"
+
+
 def run_task(settings: SquadSettings) -> None:
     """Does everything that is asked for; nothing is written before all of it is checked."""
     settings.check()
-    version = "v2.0" if settings.version_2_with_negative else "v1.1"
-    settings = dataclasses.replace(settings, task_name=settings.task_name or f"SQuAD-{version}")
     with files.reported():
+        settings = dataclasses.replace(settings, task_name=settings.task_name or known_name(settings))
         data = read_data(settings)
         num_questions = data.train.num_questions if data.train else 0
         run = Run(settings, SpanHead(), num_questions, data.facts(settings.evaluates_in_training))

@@ -16,6 +16,8 @@ import threading
 import traceback
 from typing import Any, Callable, Deque, Iterable, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
 
+import errors
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Connection = multiprocessing.connection.Connection
@@ -48,7 +50,7 @@ def map_in_order(
       The results in the order of the items.
 
     Raises:
-      RuntimeError: a process was killed.
+      errors.UserError: a process was killed.
     """
     processes = processes or num_processes()
     if processes == 1:
@@ -132,7 +134,7 @@ class _Worker:
             yield
         except (EOFError, OSError):
             self._process.join()
-            raise RuntimeError(
+            raise errors.UserError(
                 f"A process that did part of the work has ended with code {self._process.exitcode}. -9 is a kill, most "
                 "often for want of memory: free some, or let this process use fewer cores (taskset)."
             ) from None

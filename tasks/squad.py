@@ -125,7 +125,8 @@ def check_version(dataset: Dataset, version_2_with_negative: bool) -> None:
     if unanswerable and not version_2_with_negative:
         raise errors.UserError(
             f"{dataset.path}: {len(unanswerable)} of {dataset.num_questions} questions have no answer, the first: "
-            f"{shown(unanswerable[:1])}; this is SQuAD 2.0: add --version_2_with_negative=true."
+            f"{shown(unanswerable[:1])}; this is SQuAD 2.0: add --version_2_with_negative=true"
+            + ("." if dataset.says_impossible else ", or give them answers.")
         )
     if version_2_with_negative and not unanswerable and not dataset.says_impossible:
         raise errors.UserError(
@@ -159,7 +160,11 @@ def for_training(dataset: Dataset) -> Dataset:
             kept.append(Paragraph(paragraph.context, questions))
     trained = dataclasses.replace(dataset, paragraphs=tuple(kept))
     moved = [question for question in trained.questions() if any(answer.moved for answer in question.answers)]
-    notes = _note("Left out, as none of their answers stands in the context", not_found)
+    without = [question for question in not_found if not question.answers]
+    notes = _note("Left out, as they have no answer and are not said to be impossible", without)
+    notes += _note(
+        "Left out, as none of their answers stands in the context", [q for q in not_found if q not in without]
+    )
     notes += _note("Left out, as their context is empty", on_nothing)
     if not kept:
         raise errors.UserError(f"{dataset.path}: none of {dataset.num_questions} questions can be trained on.{notes}")

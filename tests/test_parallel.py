@@ -187,7 +187,7 @@ def test_a_killed_process_is_an_error_and_no_wait():
         return number
 
     started = time.time()
-    with pytest.raises(RuntimeError, match="ended with code -9"):
+    with pytest.raises(errors.UserError, match="ended with code -9"):
         list(parallel.map_in_order(die_at_5, range(100), 2))
     assert time.time() - started < PATIENCE
 
@@ -199,7 +199,7 @@ def test_a_process_killed_amid_a_message_is_an_error_and_no_wait():
     time.sleep(0.5)  # the next results are made, and too large to be sent before they are asked for
     os.kill(min(children() - before), signal.SIGKILL)
     started = time.time()
-    with pytest.raises(RuntimeError, match="ended with code -9"):
+    with pytest.raises(errors.UserError, match="ended with code -9"):
         list(results)
     assert time.time() - started < PATIENCE
 

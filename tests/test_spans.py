@@ -516,7 +516,10 @@ def test_records_hold_what_the_network_reads(tokenizer, tmp_path, processes):
 
 def test_names_and_types_of_records_are_those_of_the_head():
     spec = records.feature_spec(SMALL.max_seq_length, SpanHead.label_types)
-    for features in (spans.filler(SMALL.max_seq_length),):
+    real = spans.SpanFeatures(
+        [1] * SMALL.max_seq_length, [1] * SMALL.max_seq_length, [0] * SMALL.max_seq_length, 7, 0, 3, 4
+    )
+    for features in (real, spans.filler(SMALL.max_seq_length)):
         values = features.as_lists()
         assert list(values) == list(spec)
         assert {name: len(numbers) for name, numbers in values.items()} == {
@@ -636,7 +639,7 @@ def test_a_kill_in_the_middle_leaves_nothing_that_is_taken_for_whole(make, token
         assert process.stdout.readline() == b"made\n"
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    assert process.stdout.read() is not None, "ends when the processes that it started have ended"
+    process.communicate(timeout=60)  # the line ends when the processes that it started have ended
     assert not glob.glob(str(tmp_path / "*.tf_record"))
     dataset = made_up(5, tokenizer, 60)
     path = make(dataset)

@@ -501,7 +501,8 @@ def test_one_warning_tells_what_is_left_out_of_training_and_which_answers_were_m
     assert dataset.num_questions == 9 and trained.path == path and trained.says_impossible
     assert warnings == [
         f"{path}: training on 3 of 9 questions. "
-        "Left out, as none of their answers stands in the context: 4 (far, blank, none, …). "
+        "Left out, as they have no answer and are not said to be impossible: 1 (none). "
+        "Left out, as none of their answers stands in the context: 3 (far, blank, far-2). "
         "Left out, as their context is empty: 2 (empty, empty-no). "
         "Answers are elsewhere than answer_start says, so the nearest place is taken: 1 (moved)."
     ]

@@ -21,15 +21,15 @@ class HeadOutput:
     """What a head adds to the graph.
 
     Attributes:
-      loss: scalar, the mean over the batch; what training minimises.
-      per_example_loss: float [B].
+      loss: scalar, the mean over the batch; what training minimises. None where the right answers are not known.
+      per_example_loss: float [B], or None likewise.
       logits: float [B, classes]; float [B, 1], the predicted number, in a regression; float [B, 2, S], of the first
         and the last token of the answer, where spans are predicted.
       probabilities: float [B, classes]; None elsewhere.
     """
 
-    loss: tf.Tensor
-    per_example_loss: tf.Tensor
+    loss: Optional[tf.Tensor]
+    per_example_loss: Optional[tf.Tensor]
     logits: tf.Tensor
     probabilities: Optional[tf.Tensor] = None
 
@@ -53,7 +53,7 @@ class Head(abc.ABC):
             "logits": output.logits,
             "loss": output.per_example_loss,
             "is_real_example": real_examples(features),
-            **{name: features[name] for name in self.label_types},
+            **{name: features[name] for name in self.label_types if name in features},
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -155,10 +155,20 @@ class SpanHead(Head):
     def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
         """Adds the head to the graph; `start_positions` and `end_positions` are tokens of the sequence."""
         logits = self.logits(model)
+        if "start_positions" not in features:
+            return HeadOutput(None, None, logits)
         positions = tf.stack([features["start_positions"], features["end_positions"]], axis=1)
         both = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=positions, logits=logits)
         losses = tf.reduce_mean(both, axis=1)
         return HeadOutput(tf.reduce_mean(losses), losses, logits)
+
+    def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
+        """Besides, what notebooks of the original read, where they give its `unique_ids`."""
+        values = super().predictions(output, features)
+        if "unique_ids" in features:
+            start, end = tf.unstack(output.logits, axis=1)
+            values.update(unique_ids=features["unique_ids"], start_logits=start, end_logits=end)
+        return values
 
     def logits(self, model: modeling.BertModel) -> tf.Tensor:
         """float [B, 2, S]: that the answer starts, and that it ends, at each token."""
@@ -197,6 +207,6 @@ def make(kind: str, num_labels: int) -> Head:
         raise errors.unknown("type of head", kind, TYPES)
     if (kind == "classification") != (num_labels > 0):
         raise errors.UserError(f"A head for {kind} does not go with {num_labels} labels.")
-    return {"classification": lambda: ClassificationHead(num_labels), "regression": RegressionHead, "span": SpanHead}[
-        kind
-    ]()
+    if kind == "classification":
+        return ClassificationHead(num_labels)
+    return RegressionHead() if kind == "regression" else SpanHead()

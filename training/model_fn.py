@@ -191,20 +191,37 @@ def build_model_fn(
     return model_fn
 
 
-def model_fn_on_pack(
-    config: modeling.BertConfig,
+def notebook_model_fn(
     head: Head,
-    adapter_fn: adapter_layers.AdapterFn,
+    bert_config: modeling.BertConfig,
     init_checkpoint: Optional[str],
-    adapter_pack: Optional[str],
-    **arguments: Any,
+    learning_rate: float,
+    num_train_steps: Optional[int],
+    num_warmup_steps: Optional[int],
+    use_tpu: bool,
+    use_one_hot_embeddings: bool,
+    adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
+    tuning_mode: str = "adapter",
+    top_layers: Optional[int] = None,
+    adapter_pack: Optional[str] = None,
 ) -> Callable:
-    """The same for notebooks: a pack, if one is given, goes on top of `init_checkpoint`."""
+    """The same by the arguments of the original scripts, then ours; `adapter_pack` goes on top of `init_checkpoint`."""
     source = None
     if adapter_pack:
-        shapes = parameters.model_shapes(config, head, adapter_fn)
-        source = sources.choose_source(shapes, init_checkpoint, True, adapter_pack, head.kind, config)
+        shapes = parameters.model_shapes(bert_config, head, adapter_fn)
+        source = sources.choose_source(shapes, init_checkpoint, True, adapter_pack, head.kind, bert_config)
         adapter = adapter_layers.get_adapter(adapter_fn)
         is_known = isinstance(adapter, adapter_layers.AdapterConfig)
         packs.check_adapter(source.pack, adapter_pack, adapter if is_known else None)
-    return build_model_fn(config, head, adapter_fn, init_checkpoint, source=source, **arguments)
+    return build_model_fn(
+        bert_config,
+        head,
+        adapter_fn,
+        init_checkpoint,
+        Schedule(learning_rate, num_train_steps, num_warmup_steps),
+        tuning_mode,
+        top_layers,
+        use_tpu,
+        use_one_hot_embeddings,
+        source,
+    )

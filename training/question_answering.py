@@ -8,6 +8,7 @@ import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 from pipeline import spans
 from tasks.squad import Dataset
@@ -81,7 +82,8 @@ class Answerer:
         texts = {name: answer.text for name, answer in answers.items()}
         loss = float(np.mean([row["loss"] for row in rows], dtype=np.float64)) if rows else float("nan")
         wanted = {tuple(sorted(texts)) for texts in golds.values()}
-        collapsed = len(set(texts.values())) == 1 and len(wanted) > 1
+        # Not the predictions: in version 2 the threshold may leave none, however good the texts are.
+        collapsed = len({answer.best_text for answer in answers.values()}) == 1 and len(wanted) > 1
         if not self._rules.version_2:
             scores = squad_scoring.score_v1(golds, texts)
             return Scores({name: scores[name] for name in ("f1", "exact_match")}, loss, collapsed)
@@ -129,6 +131,9 @@ def write(folder: str, answers: Answers, version_2: bool) -> List[str]:
     }
     if version_2:
         contents[NULL_ODDS] = {name: answer.null_odds for name, answer in answers.items()}
+    stale = os.path.join(folder, NULL_ODDS)
+    if NULL_ODDS not in contents and tf.gfile.Exists(stale):
+        tf.gfile.Remove(stale)
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), json.dumps(content, indent=4) + "\n")
     return [os.path.join(folder, name) for name in contents]

@@ -15,6 +15,7 @@ from training.run import Run
 
 TEXT_FILE = "eval_results.txt"
 JSON_FILE = "results.json"
+FILES = (TEXT_FILE, JSON_FILE)
 
 
 def training_summary(run: Run) -> Dict[str, Any]:
