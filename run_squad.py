@@ -189,7 +189,22 @@ def read_data(settings: SquadSettings) -> Data:
             raise errors.UserError(
                 f"--do_eval=true: {settings.predict_file} has no answers to compare with; use --do_predict=true alone."
             )
+    tell(train, dev)
     return Data(train, dev)
+
+
+def tell(train: Optional[squad.Dataset], dev: Optional[squad.Dataset]) -> None:
+    """Says what was found, and where what is scored is trained on too."""
+    for dataset in filter(None, (train, dev)):
+        counts = [f"{count} {name.replace('_', ' ')}" for name, count in squad.describe(dataset).items() if count]
+        tf.logging.info("%s: %s", dataset.path, ", ".join(counts))
+    if train and dev and dev.has_answers:
+        trained = {paragraph.context for paragraph in train.paragraphs}
+        both = sum(paragraph.context in trained for paragraph in dev.paragraphs)
+        if both:
+            tf.logging.warning(
+                "%d of %d dev paragraphs are trained on too: the scores flatter.", both, len(dev.paragraphs)
+            )
 
 
 def features_of(run: Run, dataset: squad.Dataset, split: str, batch_size: int = 1) -> str:

@@ -229,6 +229,7 @@ VALID = json.dumps(content(paragraph(*V1)), indent=1)
         ("a.json", '{"context": "a", "question": "b"}\n{}\n', "Its rows have one question each"),
         ("a.json", VALID + "}", "not JSON (Extra data)"),
     ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 60 else "content",
 )
 def test_what_is_no_json_is_told_with_its_place_and_what_it_may_be(tmp_path, name, value, message):
     assert message in refusal(tmp_path, value, name)

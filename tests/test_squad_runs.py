@@ -31,7 +31,7 @@ from safetensors import safe_open
 import errors
 import run_classifier
 import run_squad
-from training import compat, settings
+from training import compat, fingerprints, settings
 from training.heads import SpanHead
 from training.results import JSON_FILE
 
@@ -425,6 +425,18 @@ def test_questions_that_cannot_be_trained_on_are_named_if_asked_for(tiny_bert, t
     assert "Left out of training: q5" in caplog.text
 
 
+def test_what_a_file_holds_is_told_and_what_is_trained_on_too(tiny_bert, data, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
+    path = write_squad(str(tmp_path / "dev.json"), 12, 90)
+    settings_ = run_squad.SquadSettings(
+        **flags_for(tiny_bert, data, "out", predict_file=path), do_train=True, do_eval=True
+    )
+    with caplog.at_level("INFO"):
+        run_squad.read_data(settings_)
+    assert f"{path}: 12 paragraphs, 12 questions, 12 answers" in caplog.text
+    assert "of 12 dev paragraphs are trained on too: the scores flatter" in caplog.text
+
+
 def test_flags_are_those_of_the_settings():
     values = run_squad.flags.FlagValues()
     settings.define_flags(run_squad.SquadSettings, values)
@@ -464,3 +476,11 @@ def test_notebooks_build_and_train_with_the_arguments_of_the_original(tiny_bert,
         ids = tf.ones([2, 12], tf.int32)
         start, end = run_squad.create_model(config, False, ids, ids, ids, False)
         assert start.shape.as_list() == end.shape.as_list() == [2, 12]
+
+
+@pytest.mark.parametrize("shape", [(5, 2, 3), (1, 4), (7,)])
+def test_the_hash_of_rows_is_that_of_the_tensor_they_would_be(shape):
+    tensor = np.random.RandomState(1).normal(size=shape).astype(np.float32)
+    assert fingerprints.of_rows(list(tensor)) == fingerprints.of_tensor(tensor)
+    assert fingerprints.of_rows(list(tensor[::-1])) != fingerprints.of_tensor(tensor) or len(tensor) == 1
+    assert fingerprints.of_rows([]) == fingerprints.of_tensor(np.array([]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Dict, Iterable, Mapping, Optional
+from typing import Dict, Iterable, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -14,6 +14,16 @@ def of_tensor(tensor: np.ndarray) -> str:
     """A hash of a tensor's type, shape and values."""
     digest = hashlib.sha256(f"{tensor.dtype} {tensor.shape}\n".encode())
     digest.update(np.ascontiguousarray(tensor))
+    return digest.hexdigest()
+
+
+def of_rows(rows: Sequence[np.ndarray]) -> str:
+    """The same for rows that would be one tensor, without making it."""
+    if not rows:
+        return of_tensor(np.array(rows))
+    digest = hashlib.sha256(f"{rows[0].dtype} {(len(rows), *rows[0].shape)}\n".encode())
+    for row in rows:
+        digest.update(np.ascontiguousarray(row))
     return digest.hexdigest()
 
 

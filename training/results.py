@@ -6,7 +6,6 @@ import dataclasses
 import os
 from typing import Any, Dict, Mapping, Sequence
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from training import compat, files, fingerprints, parameters
@@ -103,6 +102,6 @@ def report(
         tf.logging.warning("***** Collapsed: all predictions are the same. %s *****", advice)
     run.note_scores(scores)
     content = describe(run, task_name, scores, majority, data)
-    content["fingerprints"]["predictions"] = fingerprints.of_tensor(np.array([row["logits"] for row in rows]))
+    content["fingerprints"]["predictions"] = fingerprints.of_rows([row["logits"] for row in rows])
     files.write_text(os.path.join(folder, TEXT_FILE), text)
     files.write_json(os.path.join(folder, JSON_FILE), content)
