@@ -106,7 +106,7 @@ class SquadSettings(settings_lib.Settings):
             raise errors.UserError("--null_score_diff_threshold must be a number, found nan.")
         for name, asked in (("train_file", self.do_train), ("predict_file", self.answers)):
             if asked and not getattr(self, name):
-                by = "--do_train" if name == "train_file" else "--do_predict and --do_eval"
+                by = "--do_train" if name == "train_file" else "--do_eval" if self.do_eval else "--do_predict"
                 raise errors.UserError(f"No data: {by} needs --{name}, a file in SQuAD's form.")
         for name in (question_answering.PREDICTIONS, question_answering.N_BEST, question_answering.NULL_ODDS):
             path = os.path.join(self.output_dir, name)
@@ -255,39 +255,59 @@ def answer(run: Run, data: Data, answerer: Answerer) -> Optional[Scores]:
     answers = answerer.answer(rows)
     paths = question_answering.write(settings.output_dir, answers, settings.version_2_with_negative)
     tf.logging.info("***** Answers to %d questions: %s *****", len(answers), ", ".join(paths))
+    if not any(answer.text for answer in answers.values()):
+        tf.logging.warning("Every question is left without an answer.")
     if not data.dev.has_answers:
         left = [name for name in results.FILES if tf.gfile.Exists(os.path.join(settings.output_dir, name))]
         if left:
             tf.logging.warning("%s there belong to answers of before, not to these.", " and ".join(left))
+        tell_fitted_threshold(run)
         return None
     scores = answerer.score_answers(answers, rows)
     report(run, data, answerer, scores, rows)
     return scores
 
 
-def report(run: Run, data: Data, answerer: Answerer, scores: Scores, rows: Sequence[Row]) -> None:
-    """Writes scores, and says what another threshold would give."""
-    results.report(run, run.settings.task_name, scores, answerer.score_of_silence(), data.sizes(), rows)
-    if scores.metrics.get("best_f1", 0.0) > scores.metrics["f1"]:
+def tell_fitted_threshold(run: Run) -> None:
+    """Says which threshold a pack was found to want, where no other can be fitted."""
+    settings, pack = run.settings, run.source().pack
+    fitted = pack.config.metrics.get("best_f1_thresh") if pack else None
+    if settings.version_2_with_negative and fitted is not None:
         tf.logging.info(
-            "With --null_score_diff_threshold=%s, F1 would be %.2f instead of %.2f.",
-            scores.metrics["best_f1_thresh"],
-            scores.metrics["best_f1"],
-            scores.metrics["f1"],
+            "--null_score_diff_threshold=%s was used; fitted on the dev file of the training: %s.",
+            settings.null_score_diff_threshold,
+            fitted,
         )
 
 
-def known_name(settings: SquadSettings) -> str:
-    """The name that the training had, or that of the benchmark."""
+def report(run: Run, data: Data, answerer: Answerer, scores: Scores, rows: Sequence[Row]) -> None:
+    """Writes scores, and says what another threshold would give."""
+    silence = answerer.score_of_silence()
+    results.report(run, run.settings.task_name, scores, silence, data.sizes(), rows)
+    if scores.metrics.get("best_f1", 0.0) > scores.metrics["f1"]:
+        tf.logging.info(
+            "With --null_score_diff_threshold=%s, F1 would be %.2f instead of %.2f%s.",
+            scores.metrics["best_f1_thresh"],
+            scores.metrics["best_f1"],
+            scores.metrics["f1"],
+            "" if scores.metrics["best_f1"] > silence["best_f1"] else ", as of no answer to any question",
+        )
+
+
+def with_name(settings: SquadSettings) -> SquadSettings:
+    """The settings with the name that the training had, or that of the benchmark, unless they have one."""
+    noted, flag = find_noted(settings), "version_2_with_negative"
+    if not settings.do_train and noted.get(flag, settings.version_2_with_negative) != settings.version_2_with_negative:
+        tf.logging.warning("The weights were trained with --%s=%s; it is %s now.", flag, noted[flag], not noted[flag])
     version = "v2.0" if settings.version_2_with_negative else "v1.1"
-    return find_noted(settings).get("task_name") or f"SQuAD-{version}"
+    return dataclasses.replace(settings, task_name=settings.task_name or noted.get("task_name") or f"SQuAD-{version}")
 
 
 def run_task(settings: SquadSettings) -> None:
     """Does everything that is asked for; nothing is written before all of it is checked."""
     settings.check()
     with files.reported():
-        settings = dataclasses.replace(settings, task_name=settings.task_name or known_name(settings))
+        settings = with_name(settings)
         data = read_data(settings)
         num_questions = data.train.num_questions if data.train else 0
         run = Run(settings, SpanHead(), num_questions, data.facts(settings.evaluates_in_training))

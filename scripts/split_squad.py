@@ -52,7 +52,10 @@ def choose(names: Sequence[str], seed: int, count: Optional[int] = None, fractio
       errors.UserError: one of the two files would have no article.
     """
     if len(names) < 2:
-        raise errors.UserError(f"The file has {len(names)} article; to be split it needs two at least.")
+        raise errors.UserError(
+            f"The file has {len(names)} article; to be split it needs two at least. "
+            "What belongs together is an entry of `data`: put paragraphs into several."
+        )
     if count is None:
         if not 0 < fraction < 1:
             raise errors.UserError(f"--dev_fraction={fraction:g}: expected a number between 0 and 1.")

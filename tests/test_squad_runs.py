@@ -296,9 +296,30 @@ def test_a_run_keeps_its_name(tiny_bert, data, tmp_path):
     assert read_json(elsewhere["output_dir"], JSON_FILE)["task"] == "handbook"
 
 
-def test_good_texts_that_the_threshold_leaves_out_are_no_collapse(trained_2, tmp_path):
+def test_a_pack_of_the_other_version_and_its_threshold_are_told(trained_2, data, tmp_path, caplog, monkeypatch):
+    """Where the file has no answers, nothing else could tell."""
+    content = read_json(trained_2["predict_file"])
+    for paragraph in content["data"][0]["paragraphs"]:
+        del paragraph["qas"][0]["answers"], paragraph["qas"][0]["is_impossible"]
+    path = tmp_path / "test.json"
+    path.write_text(json.dumps(content))
+    flags = dict(trained_2, output_dir=str(tmp_path / "out"), adapter_pack=trained_2["output_dir"])
+    flags.update(predict_file=str(path))
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
+    with caplog.at_level("INFO"):
+        run_task(**flags, do_predict=True)
+    fitted = read_results(trained_2["output_dir"])["eval_best_f1_thresh"]
+    assert f"--null_score_diff_threshold=0.0 was used; fitted on the dev file of the training: {fitted}" in caplog.text
+    assert "The weights were trained with" not in caplog.text
+    run_task(**dict(flags, version_2_with_negative=False), do_predict=True)
+    assert "The weights were trained with --version_2_with_negative=True; it is False now." in caplog.text
+
+
+def test_good_texts_that_the_threshold_leaves_out_are_no_collapse(trained_2, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
     flags = dict(trained_2, output_dir=str(tmp_path / "out"), adapter_pack=trained_2["output_dir"])
     run_task(**flags, do_eval=True, null_score_diff_threshold=-1e6)
+    assert "Every question is left without an answer" in caplog.text
     assert set(read_json(flags["output_dir"], "predictions.json").values()) == {""}
     results = read_json(flags["output_dir"], JSON_FILE)
     assert not results["collapsed"] and results["metrics"]["best_f1"] > 90

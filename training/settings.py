@@ -314,7 +314,8 @@ def refuse_words(argv: Sequence[str]) -> None:
     # `--do_train true` is read as a flag and a word of its own; the original scripts let that pass.
     surplus = [word for word in argv[1:] if word.lower() != "true"]
     if surplus:
-        raise errors.UserError(f"Unexpected argument '{surplus[0]}': flags are given as --name=value.")
+        alone = " (a flag without a value means true)" if surplus[0].lower() == "false" else ""
+        raise errors.UserError(f"Unexpected argument '{surplus[0]}': flags are given as --name=value{alone}.")
 
 
 def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) -> SettingsClass:
