@@ -294,20 +294,26 @@ def report(run: Run, data: Data, answerer: Answerer, scores: Scores, rows: Seque
         )
 
 
-def with_name(settings: SquadSettings) -> SquadSettings:
-    """The settings with the name that the training had, or that of the benchmark, unless they have one."""
-    noted, flag = find_noted(settings), "version_2_with_negative"
-    if not settings.do_train and noted.get(flag, settings.version_2_with_negative) != settings.version_2_with_negative:
-        tf.logging.warning("The weights were trained with --%s=%s; it is %s now.", flag, noted[flag], not noted[flag])
+def task_name(settings: SquadSettings) -> str:
+    """The name that is given, or that the training had, or that of the benchmark."""
     version = "v2.0" if settings.version_2_with_negative else "v1.1"
-    return dataclasses.replace(settings, task_name=settings.task_name or noted.get("task_name") or f"SQuAD-{version}")
+    return settings.task_name or find_noted(settings).get("task_name") or f"SQuAD-{version}"
+
+
+def warn_of_version(settings: SquadSettings) -> None:
+    """Says where weights of the other version are used; a file without answers does not tell."""
+    now = settings.version_2_with_negative
+    trained = find_noted(settings).get("version_2_with_negative", now)
+    if not settings.do_train and trained != now:
+        tf.logging.warning("The weights were trained with --version_2_with_negative=%s; it is %s now.", trained, now)
 
 
 def run_task(settings: SquadSettings) -> None:
     """Does everything that is asked for; nothing is written before all of it is checked."""
     settings.check()
     with files.reported():
-        settings = with_name(settings)
+        settings = dataclasses.replace(settings, task_name=task_name(settings))
+        warn_of_version(settings)
         data = read_data(settings)
         num_questions = data.train.num_questions if data.train else 0
         run = Run(settings, SpanHead(), num_questions, data.facts(settings.evaluates_in_training))

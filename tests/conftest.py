@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -111,6 +112,24 @@ def write_cola(folder: str, train: int = 64, dev: int = 24, test: int = 10) -> s
     return folder
 
 
+@pytest.fixture
+def log():
+    """The lines that a test logs, whatever level others (e.g. transformers) have left behind."""
+    lines = []
+
+    class Keeper(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+
+    logger, keeper = logging.getLogger("tensorflow"), Keeper()
+    level = logger.level
+    logger.addHandler(keeper)
+    logger.setLevel(logging.INFO)
+    yield lines
+    logger.removeHandler(keeper)
+    logger.setLevel(level)
+
+
 def squad_paragraphs(count: int, start: int = 0, version_2: bool = False) -> List[dict]:
     """Paragraphs with a question each, whose answer even a tiny frozen network can find: how big an animal is.
 
@@ -178,6 +197,25 @@ def command_line(flags: dict, script: str = "run_classifier.py") -> List[str]:
 def run_command(flags: dict, script: str = "run_classifier.py") -> subprocess.CompletedProcess:
     """Runs an entry point in a process of its own."""
     return subprocess.run(command_line(flags, script), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+DAMAGES = ("cut inside a record", "cut between records", "changed byte", "emptied")
+
+
+def damage(path: str, how: str) -> None:
+    """Spoils a TFRecord file in one of the ways of `DAMAGES`."""
+    with open(path, "rb") as file:
+        data = file.read()
+    # A record has 16 bytes around it: its length and two checksums.
+    last = len(list(tf.python_io.tf_record_iterator(path))[-1]) + 16
+    changed = {
+        "cut inside a record": data[:-3],
+        "cut between records": data[:-last],
+        "changed byte": data[:40] + bytes([data[40] ^ 1]) + data[41:],
+        "emptied": b"",
+    }
+    with open(path, "wb") as file:
+        file.write(changed[how])
 
 
 def message_of(function, *args, **kwargs) -> str:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT, VOCABULARY, base_flags
+from conftest import DAMAGES, ROOT, VOCABULARY, base_flags, damage
 
 import run_classifier
 import tokenization
@@ -124,22 +124,11 @@ def test_a_partial_file_is_never_taken_for_a_whole_one(make, tmp_path, monkeypat
     assert len(ids(make())) == 20
 
 
-@pytest.mark.parametrize("damage", ["cut inside a record", "cut between records", "changed byte", "emptied"])
-def test_a_damaged_file_is_made_again(make, damage):
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_file_is_made_again(make, how):
     path = make()
     whole = ids(path)
-    with open(path, "rb") as file:
-        data = file.read()
-    record = len(data) // 20
-    assert record * 20 == len(data), "all records are of one size here"
-    changed = {
-        "cut inside a record": data[:-3],
-        "cut between records": data[: record * 12],
-        "changed byte": data[:40] + bytes([data[40] ^ 1]) + data[41:],
-        "emptied": b"",
-    }[damage]
-    with open(path, "wb") as file:
-        file.write(changed)
+    damage(path, how)
     assert make() == path
     assert ids(path) == whole
 

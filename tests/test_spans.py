@@ -19,7 +19,7 @@ from typing import List, NamedTuple
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT, SHARED, message_of
+from conftest import DAMAGES, ROOT, SHARED, damage, message_of
 from test_tokenization import SHARED_SPM, SHARED_VOCAB, SPECIALS, train_sentencepiece, write
 
 import tokenization
@@ -593,22 +593,11 @@ def test_names_of_questions_do_not_matter(make, tokenizer):
     assert make(changed(made_up(5, tokenizer), id="another")) == make()
 
 
-@pytest.mark.parametrize("damage", ["cut inside a record", "cut between records", "changed byte", "emptied"])
-def test_a_damaged_file_is_made_again(make, damage):
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_file_is_made_again(make, how):
     path = make()
     whole = content_of(path)
-    with open(path, "rb") as file:
-        data = file.read()
-    # A record has 16 bytes around it: its length and two checksums.
-    last = len(list(tf.python_io.tf_record_iterator(path))[-1]) + 16
-    changed_data = {
-        "cut inside a record": data[:-3],
-        "cut between records": data[:-last],
-        "changed byte": data[:40] + bytes([data[40] ^ 1]) + data[41:],
-        "emptied": b"",
-    }[damage]
-    with open(path, "wb") as file:
-        file.write(changed_data)
+    damage(path, how)
     assert make() == path
     assert content_of(path) == whole
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -269,7 +268,7 @@ def test_a_file_without_answers_is_answered_and_not_scored(trained, tmp_path):
     assert sorted(os.listdir(str(tmp_path / "out"))) == sorted(OUTPUTS)
 
 
-def test_scores_of_before_are_not_taken_for_those_of_new_answers(trained, tmp_path, caplog, monkeypatch):
+def test_scores_of_before_are_not_taken_for_those_of_new_answers(trained, tmp_path, log):
     flags, _ = trained
     content = read_json(flags["predict_file"])
     for paragraph in content["data"][0]["paragraphs"]:
@@ -280,9 +279,8 @@ def test_scores_of_before_are_not_taken_for_those_of_new_answers(trained, tmp_pa
     elsewhere = dict(flags, output_dir=str(folder), adapter_pack=flags["output_dir"])
     run_task(**elsewhere, do_predict=True)
     (folder / "null_odds.json").write_text("{}")
-    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
     run_task(**dict(elsewhere, predict_file=str(path)), do_predict=True)
-    assert "eval_results.txt and results.json there belong to answers of before" in caplog.text
+    assert "eval_results.txt and results.json there belong to answers of before" in "\n".join(log)
     assert not (folder / "null_odds.json").exists()
 
 
@@ -296,7 +294,7 @@ def test_a_run_keeps_its_name(tiny_bert, data, tmp_path):
     assert read_json(elsewhere["output_dir"], JSON_FILE)["task"] == "handbook"
 
 
-def test_a_pack_of_the_other_version_and_its_threshold_are_told(trained_2, data, tmp_path, caplog, monkeypatch):
+def test_a_pack_of_the_other_version_and_its_threshold_are_told(trained_2, data, tmp_path, log):
     """Where the file has no answers, nothing else could tell."""
     content = read_json(trained_2["predict_file"])
     for paragraph in content["data"][0]["paragraphs"]:
@@ -305,21 +303,20 @@ def test_a_pack_of_the_other_version_and_its_threshold_are_told(trained_2, data,
     path.write_text(json.dumps(content))
     flags = dict(trained_2, output_dir=str(tmp_path / "out"), adapter_pack=trained_2["output_dir"])
     flags.update(predict_file=str(path))
-    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
-    with caplog.at_level("INFO"):
-        run_task(**flags, do_predict=True)
+    run_task(**flags, do_predict=True)
     fitted = read_results(trained_2["output_dir"])["eval_best_f1_thresh"]
-    assert f"--null_score_diff_threshold=0.0 was used; fitted on the dev file of the training: {fitted}" in caplog.text
-    assert "The weights were trained with" not in caplog.text
+    assert f"--null_score_diff_threshold=0.0 was used; fitted on the dev file of the training: {fitted}" in "\n".join(
+        log
+    )
+    assert "The weights were trained with" not in "\n".join(log)
     run_task(**dict(flags, version_2_with_negative=False), do_predict=True)
-    assert "The weights were trained with --version_2_with_negative=True; it is False now." in caplog.text
+    assert "The weights were trained with --version_2_with_negative=True; it is False now." in "\n".join(log)
 
 
-def test_good_texts_that_the_threshold_leaves_out_are_no_collapse(trained_2, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
+def test_good_texts_that_the_threshold_leaves_out_are_no_collapse(trained_2, tmp_path, log):
     flags = dict(trained_2, output_dir=str(tmp_path / "out"), adapter_pack=trained_2["output_dir"])
     run_task(**flags, do_eval=True, null_score_diff_threshold=-1e6)
-    assert "Every question is left without an answer" in caplog.text
+    assert "Every question is left without an answer" in "\n".join(log)
     assert set(read_json(flags["output_dir"], "predictions.json").values()) == {""}
     results = read_json(flags["output_dir"], JSON_FILE)
     assert not results["collapsed"] and results["metrics"]["best_f1"] > 90
@@ -433,29 +430,25 @@ def test_other_data_is_another_run(trained, data, tmp_path):
     assert "--doc_stride was 9, is 8" in message_of(run_task, **dict(flags, doc_stride=8), do_train=True)
 
 
-def test_questions_that_cannot_be_trained_on_are_named_if_asked_for(tiny_bert, tmp_path, caplog, monkeypatch):
+def test_questions_that_cannot_be_trained_on_are_named_if_asked_for(tiny_bert, tmp_path, log):
     content = {"data": [{"paragraphs": squad_paragraphs(12)}]}
     content["data"][0]["paragraphs"][5]["qas"][0]["answers"][0]["text"] = "purple"
     path = tmp_path / "train.json"
     path.write_text(json.dumps(content))
     flags = flags_for(tiny_bert, "", str(tmp_path / "out"), train_file=str(path), num_train_epochs=1)
-    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
-    with caplog.at_level("INFO"):
-        run_task(**flags, do_train=True, verbose_logging=True)
-    assert "none of their answers stands in the context: 1 (" in caplog.text
-    assert "Left out of training: q5" in caplog.text
+    run_task(**flags, do_train=True, verbose_logging=True)
+    assert "none of their answers stands in the context: 1 (" in "\n".join(log)
+    assert "Left out of training: q5" in "\n".join(log)
 
 
-def test_what_a_file_holds_is_told_and_what_is_trained_on_too(tiny_bert, data, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
+def test_what_a_file_holds_is_told_and_what_is_trained_on_too(tiny_bert, data, tmp_path, log):
     path = write_squad(str(tmp_path / "dev.json"), 12, 90)
     settings_ = run_squad.SquadSettings(
         **flags_for(tiny_bert, data, "out", predict_file=path), do_train=True, do_eval=True
     )
-    with caplog.at_level("INFO"):
-        run_squad.read_data(settings_)
-    assert f"{path}: 12 paragraphs, 12 questions, 12 answers" in caplog.text
-    assert "of 12 dev paragraphs are trained on too: the scores flatter" in caplog.text
+    run_squad.read_data(settings_)
+    assert f"{path}: 12 paragraphs, 12 questions, 12 answers" in "\n".join(log)
+    assert "of 12 dev paragraphs are trained on too: the scores flatter" in "\n".join(log)
 
 
 def test_flags_are_those_of_the_settings():

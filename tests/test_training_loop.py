@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import json
-import logging
 import os
 import pty
 import re
@@ -53,24 +52,6 @@ def read_json(folder, name):
 
 def steps_of(folder):
     return [entry["step"] for entry in read_json(folder, "training.json")["evaluations"]]
-
-
-@pytest.fixture
-def log(monkeypatch):
-    """The lines that a run logs."""
-    lines = []
-
-    class Keeper(logging.Handler):
-        def emit(self, record):
-            lines.append(record.getMessage())
-
-    logger, keeper = logging.getLogger("tensorflow"), Keeper()
-    level = logger.level
-    logger.addHandler(keeper)
-    logger.setLevel(logging.INFO)
-    yield lines
-    logger.removeHandler(keeper)
-    logger.setLevel(level)
 
 
 def kept_step(folder: str) -> int:

@@ -16,7 +16,8 @@ import errors
 import modeling
 import optimization
 import tokenization
-from pipeline import cache, progress, records
+from pipeline import cache, records
+from pipeline.progress import with_progress
 from training import (
     checkpoints,
     compat,
@@ -404,7 +405,7 @@ class Run:
             input_fn=self._input_fn(record_file), yield_single_examples=False
         )
         rows = (row for batch in batches for row in evaluation.rows_of(batch))
-        yield from progress.with_progress(rows, cache.num_records(record_file), "predictions", "examples")
+        yield from with_progress(rows, cache.num_records(record_file), "predictions", "examples")
 
     def _input_fn(self, record_file: str) -> records.InputFn:
         """One pass over records, for scoring."""
