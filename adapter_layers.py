@@ -16,6 +16,7 @@ from typing import Callable, Optional, Tuple, Union
 import tensorflow.compat.v1 as tf
 
 import errors
+from fused_ops import gelu, gelu_erf
 
 PAPER_SIZE = 64
 # The paper draws from a normal with stddev 1e-2; Google's released code uses 1e-3.
@@ -23,17 +24,6 @@ PAPER_INIT_SCALE = 1e-2
 
 SUBLAYERS = ("attention", "feedforward")
 PLACEMENTS = ("both",) + SUBLAYERS
-
-
-def gelu(x: tf.Tensor) -> tf.Tensor:
-    """Gaussian error linear unit in its tanh approximation, as in Google's BERT."""
-    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
-    return 0.5 * x * (1.0 + tf.tanh(inner))
-
-
-def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """The exact Gaussian error linear unit, x · Φ(x): what Hugging Face's configs call `gelu`."""
-    return 0.5 * x * (1.0 + tf.erf(x / math.sqrt(2.0)))
 
 
 def swish(x: tf.Tensor) -> tf.Tensor:
@@ -93,10 +83,11 @@ def feedforward_adapter(
         biases1 = tf.get_variable("biases1", [1, hidden_size], initializer=zero)
         weights2 = tf.get_variable("weights2", [hidden_size, width], initializer=near_zero)
         biases2 = tf.get_variable("biases2", [1, width], initializer=zero)
-        hidden = tf.matmul(rows, weights1) + biases1
+        # As vectors: TensorFlow adds a bias inside of the product then.
+        hidden = tf.nn.bias_add(tf.matmul(rows, weights1), tf.reshape(biases1, [-1]))
         if act is not None:
             hidden = act(hidden)
-        output = rows + (tf.matmul(hidden, weights2) + biases2)
+        output = rows + tf.nn.bias_add(tf.matmul(hidden, weights2), tf.reshape(biases2, [-1]))
     return output if rows is input_tensor else tf.reshape(output, tf.shape(input_tensor))
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 import inspect
 import json
-import math
 import re
 import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
@@ -19,6 +19,7 @@ import tensorflow.compat.v1 as tf
 
 import adapter_layers
 import errors
+import fused_ops
 from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (part of this module's published names)
 
 LAYER_NORM_EPSILON = 1e-12
@@ -142,6 +143,7 @@ class BertModel:
         use_one_hot_embeddings: bool = False,
         scope: Optional[str] = None,
         adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
+        recompute: bool = False,
     ) -> None:
         """Builds the graph.
 
@@ -154,6 +156,8 @@ class BertModel:
           use_one_hot_embeddings: look words up by a matrix product (TPUs) and not by a gather.
           scope: variable scope; `bert` by default.
           adapter_fn: see `adapter_layers.get_adapter`. None builds plain BERT.
+          recompute: keep no more than each layer's input for the gradient, and work the layer out again: less memory,
+            about half as much time again.
         """
         config.check("BertModel")
         if isinstance(adapter_fn, adapter_layers.AdapterConfig):
@@ -174,7 +178,7 @@ class BertModel:
                 self.embedding_output = embedding_postprocessor(words, token_type_ids, config)
             with tf.variable_scope("encoder"):
                 self.all_encoder_layers = transformer_model(
-                    self.embedding_output, attention_bias(input_mask), config, adapter_fn
+                    self.embedding_output, attention_bias(input_mask), config, adapter_fn, recompute
                 )
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
@@ -208,31 +212,32 @@ def create_initializer(initializer_range: float = 0.02) -> Callable:
 
 
 def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
-    """Drops values at this rate and scales the others up; the tensor itself where the rate is zero.
+    """Drops values at this rate and scales the others up; the tensor itself where the rate is zero."""
+    return fused_ops.dropout(x, dropout_seed(), rate) if rate else x
 
-    Where the graph has a seed and counts steps, what is dropped depends on seed, step and place in the graph alone: a
-    run that was interrupted goes on dropping what it would have dropped. Where the step stands still, so does the mask;
-    the cores of a TPU share theirs.
+
+def dropout_seed() -> tf.Tensor:
+    """The seed, int32 [2], of the dropout in this variable scope; there is one at most in each.
+
+    Where the graph has a seed and counts steps, it depends on these and on the scope's name alone: a run that was
+    interrupted goes on dropping what it would have dropped. Where the step stands still, so does what is dropped; the
+    cores of a TPU share theirs. Elsewhere it is another one in each run of the graph.
     """
-    if not rate:
-        return x
     seed, step = tf.get_default_graph().seed, tf.train.get_global_step()
     if seed is None or step is None:
-        return tf.nn.dropout(x, rate=rate)
-    with tf.name_scope("dropout") as place:
-        place_seed = zlib.crc32(f"{seed}/{place}".encode()) & 0x7FFFFFFF
-        noise = tf.random.stateless_uniform(tf.shape(x), [place_seed, tf.cast(step, tf.int32)])
-        return x * (tf.cast(noise >= rate, x.dtype) * (1.0 / (1.0 - rate)))
+        return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
+    place = zlib.crc32(f"{seed}/{tf.get_variable_scope().name}".encode()) & 0x7FFFFFFF
+    return fused_ops.random_integers([2], [place, tf.cast(step, tf.int32)])
 
 
-def layer_norm(x: tf.Tensor, name: str = "LayerNorm") -> tf.Tensor:
-    """Normalises over the last axis, with a learnt scale `gamma` and shift `beta`."""
+def layer_norm(x: tf.Tensor, residual: Optional[tf.Tensor] = None, name: str = "LayerNorm") -> tf.Tensor:
+    """Adds the residual, if any, and normalises over the last axis, with a learnt scale `gamma` and shift `beta`."""
     width = x.shape.as_list()[-1]
     with tf.variable_scope(name):
         beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer())
         gamma = tf.get_variable("gamma", [width], initializer=tf.ones_initializer())
-        mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
-        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, LAYER_NORM_EPSILON)
+        gamma, beta = tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta)
+        return fused_ops.layer_norm(x, residual, gamma, beta, LAYER_NORM_EPSILON)
 
 
 def dense(
@@ -282,7 +287,8 @@ def embedding_postprocessor(words: tf.Tensor, token_type_ids: tf.Tensor, config:
         check_sequence_length(seq_length, config)
     # A length known only at run time is checked by the slice itself.
     output += tf.slice(positions, [0, 0], [seq_length, -1])  # [S, D], the same for the whole batch
-    return dropout(layer_norm(output), config.hidden_dropout_prob)
+    output = layer_norm(tf.reshape(output, [-1, width]))
+    return tf.reshape(dropout(output, config.hidden_dropout_prob), [batch_size, seq_length, width])
 
 
 def check_sequence_length(seq_length: int, config: BertConfig) -> None:
@@ -323,15 +329,18 @@ def attention_layer(
         return tf.transpose(tf.reshape(y, [batch_size, -1, heads, head_size]), [0, 2, 1, 3])  # [B, N, S, H]
 
     query, key, value = projected("query"), projected("key"), projected("value")
-    # Scaling the query and not the scores: S·D multiplications in place of N·S·S.
-    scores = tf.matmul(query * (1.0 / math.sqrt(head_size)), key, transpose_b=True) + bias  # [B, N, F, T]
-    weights = dropout(tf.nn.softmax(scores), config.attention_probs_dropout_prob)
-    context = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])  # [B, F, N, H]
+    rate = config.attention_probs_dropout_prob
+    context = fused_ops.attention(query, key, value, bias, dropout_seed() if rate else None, rate)
+    context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, H]
     return tf.reshape(context, [-1, config.hidden_size])
 
 
 def transformer_model(
-    embeddings: tf.Tensor, bias: tf.Tensor, config: BertConfig, adapter_fn: adapter_layers.AdapterFn
+    embeddings: tf.Tensor,
+    bias: tf.Tensor,
+    config: BertConfig,
+    adapter_fn: adapter_layers.AdapterFn,
+    recompute: bool = False,
 ) -> List[tf.Tensor]:
     """The stack of encoder layers.
 
@@ -340,6 +349,7 @@ def transformer_model(
       bias: see `attention_bias`.
       config: the architecture.
       adapter_fn: see `adapter_layers.get_adapter`.
+      recompute: see `BertModel`.
 
     Returns:
       One float [B, S, D] for each layer, the lowest first.
@@ -351,24 +361,46 @@ def transformer_model(
     outputs = []
     for layer in range(config.num_hidden_layers):
         with tf.variable_scope(f"layer_{layer}"):
-            with tf.variable_scope("attention"):
-                with tf.variable_scope("self"):
-                    context = attention_layer(states, bias, shape[0], config)
-                attended = _project_and_add(context, states, config, adapt, layer, "attention")
-            with tf.variable_scope("intermediate"):
-                wide = dense(attended, config.intermediate_size, "dense", config, config.hidden_act)
-            states = _project_and_add(wide, attended, config, adapt, layer, "feedforward")
+            build = functools.partial(
+                encoder_layer,
+                bias=bias,
+                batch_size=shape[0],
+                config=config,
+                adapt=functools.partial(adapt, layer=layer),
+            )
+            states = fused_ops.recomputed(build, states) if recompute else build(states)
         outputs.append(tf.reshape(states, shape))
     return outputs
 
 
+def encoder_layer(
+    states: tf.Tensor, bias: tf.Tensor, batch_size: Union[int, tf.Tensor], config: BertConfig, adapt: Callable
+) -> tf.Tensor:
+    """One layer: attention, then the feed-forward part. float [B*S, D] -> float [B*S, D].
+
+    Args:
+      states: the layer's input.
+      bias: see `attention_bias`.
+      batch_size: B.
+      config: the architecture.
+      adapt: puts the adapter of a `sublayer` behind a tensor.
+    """
+    with tf.variable_scope("attention"):
+        with tf.variable_scope("self"):
+            context = attention_layer(states, bias, batch_size, config)
+        attended = _project_and_add(context, states, config, adapt, "attention")
+    with tf.variable_scope("intermediate"):
+        wide = dense(attended, config.intermediate_size, "dense", config, config.hidden_act)
+    return _project_and_add(wide, attended, config, adapt, "feedforward")
+
+
 def _project_and_add(
-    x: tf.Tensor, residual: tf.Tensor, config: BertConfig, adapt: Callable, layer: int, sublayer: str
+    x: tf.Tensor, residual: tf.Tensor, config: BertConfig, adapt: Callable, sublayer: str
 ) -> tf.Tensor:
     """The end of both sub-layers: projection, dropout, adapter, then the residual and LayerNorm."""
     with tf.variable_scope("output"):
         y = dropout(dense(x, config.hidden_size, "dense", config), config.hidden_dropout_prob)
-        return layer_norm(adapt(y, layer, sublayer) + residual)
+        return layer_norm(adapt(y, sublayer=sublayer), residual)
 
 
 def get_shape_list(tensor: tf.Tensor, expected_rank: Optional[int] = None) -> List[Union[int, tf.Tensor]]:
