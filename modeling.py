@@ -7,13 +7,14 @@ Variable names are those of Google's checkpoints, so that these load as they are
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import functools
 import inspect
 import json
 import re
 import zlib
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -216,18 +217,32 @@ def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
     return fused_ops.dropout(x, dropout_seed(), rate) if rate else x
 
 
+# Numbers that tell apart repetitions of the same graph in one step, the innermost last.
+_repetitions: List[Union[int, tf.Tensor]] = [0]
+
+
+@contextlib.contextmanager
+def repetition(number: Union[int, tf.Tensor]) -> Iterator[None]:
+    """Lets the graph built inside, e.g. the body of a loop, drop other values for another number (int32 scalar)."""
+    _repetitions.append(number)
+    try:
+        yield
+    finally:
+        _repetitions.pop()
+
+
 def dropout_seed() -> tf.Tensor:
     """The seed, int32 [2], of the dropout in this variable scope; there is one at most in each.
 
-    Where the graph has a seed and counts steps, it depends on these and on the scope's name alone: a run that was
-    interrupted goes on dropping what it would have dropped. Where the step stands still, so does what is dropped; the
-    cores of a TPU share theirs. Elsewhere it is another one in each run of the graph.
+    Where the graph has a seed and counts steps, it depends on these, on the scope's name and on the `repetition`: a run
+    that was interrupted goes on dropping what it would have dropped. Where the step stands still, so does what is
+    dropped; the cores of a TPU share theirs. Elsewhere it is another one in each run of the graph.
     """
     seed, step = tf.get_default_graph().seed, tf.train.get_global_step()
     if seed is None or step is None:
         return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
     place = zlib.crc32(f"{seed}/{tf.get_variable_scope().name}".encode()) & 0x7FFFFFFF
-    return fused_ops.random_integers([2], [place, tf.cast(step, tf.int32)])
+    return fused_ops.random_integers([2], [place + _repetitions[-1], tf.cast(step, tf.int32)])
 
 
 def layer_norm(x: tf.Tensor, residual: Optional[tf.Tensor] = None, name: str = "LayerNorm") -> tf.Tensor:

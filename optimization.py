@@ -142,6 +142,24 @@ def create_optimizer(
       The operation of one step; it also counts the global step. Except on a TPU, it fails (InvalidArgumentError with
       `NOT_FINITE`) and changes nothing where the gradient is not finite.
     """
+    tvars = trainable_variables(tuning_mode, top_layers)
+    return train_step(tf.gradients(loss, tvars), tvars, init_lr, num_train_steps, num_warmup_steps, use_tpu)
+
+
+def train_step(
+    grads: Sequence[Optional[tf.Tensor]],
+    tvars: Sequence[tf.Variable],
+    init_lr: float,
+    num_train_steps: int,
+    num_warmup_steps: Optional[int],
+    use_tpu: bool,
+) -> tf.Operation:
+    """The same from gradients on; for the other arguments see `create_optimizer`.
+
+    Args:
+      grads: one for each variable, or None where the loss does not depend on it.
+      tvars: the variables to train.
+    """
     global_step = tf.train.get_or_create_global_step()
     rate = learning_rate_schedule(global_step, init_lr, num_train_steps, num_warmup_steps)
     tf.add_to_collection(LEARNING_RATE, rate)
@@ -155,8 +173,6 @@ def create_optimizer(
     )
     if use_tpu:
         optimizer = tf.tpu.CrossShardOptimizer(optimizer)
-    tvars = trainable_variables(tuning_mode, top_layers)
-    grads = tf.gradients(loss, tvars)
     norm = tf.global_norm(grads)
     if not use_tpu:
         # Before the update: weights that a NaN has reached never come into a checkpoint.

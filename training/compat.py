@@ -19,6 +19,7 @@ import sklearn
 import tensorflow.compat.v1 as tf
 
 import errors
+from training import machine
 
 LAST_WITH_ESTIMATOR = (2, 15)
 
@@ -107,7 +108,9 @@ def session_config() -> tf.ConfigProto:
 
     With several operations at a time TensorFlow adds three or more tensors in the order in which their memory happens
     to become free, and sums of floats depend on their order. One at a time (each on all cores) has one order.
+    From here on the process keeps the memory that it frees, see `machine.keep_freed_memory`.
     """
+    machine.keep_freed_memory()
     return tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=1)
 
 

@@ -25,4 +25,4 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     wanted = {_ARENA_MAX: 1, _MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20}
-    return all([mallopt(parameter, value) for parameter, value in wanted.items()])
+    return all(mallopt(parameter, value) == 1 for parameter, value in wanted.items())

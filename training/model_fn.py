@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
+import fused_ops
 import modeling
 import optimization
-from training import checkpoints, compat, packs, parameters, sources
+from training import accumulation, checkpoints, compat, packs, parameters, sources
 from training.heads import Head, HeadOutput
 from training.sources import Part, Source
 
@@ -105,6 +106,9 @@ def build_model_fn(
     checkpoint_kind: Optional[str] = None,
     training_hooks: Callable[[TrainingTensors], List[tf.train.SessionRunHook]] = lambda tensors: [],
     dev_data: Optional[Callable[[], tf.data.Dataset]] = None,
+    recompute: bool = False,
+    accumulation_steps: int = 1,
+    use_xla: Optional[bool] = None,
 ) -> Callable:
     """Makes the `model_fn` of a TPUEstimator.
 
@@ -123,6 +127,9 @@ def build_model_fn(
         `checkpoints.RunSaver`. None leaves them to the estimator.
       training_hooks: makes the hooks of a training; not used on a TPU.
       dev_data: makes the batches of a dev set that a hook scores on the graph of the training; not used on a TPU.
+      recompute: see `modeling.BertModel`.
+      accumulation_steps: parts in which a training batch is worked out, see `accumulation.accumulate`.
+      use_xla: see `fused_ops.compiling`; on a TPU everything is compiled anyway.
     """
 
     def forward(features: Features, is_training: bool) -> HeadOutput:
@@ -135,8 +142,19 @@ def build_model_fn(
             use_one_hot_embeddings,
             scope="bert",
             adapter_fn=adapter_fn,
+            recompute=recompute and is_training,
         )
         return head.build(model, features, is_training)
+
+    def train(features: Features) -> Tuple[tf.Tensor, tf.Operation]:
+        loss, grads, variables = accumulation.accumulate(
+            lambda part: forward(part, is_training=True).loss,
+            features,
+            accumulation_steps,
+            lambda: optimization.trainable_variables(tuning_mode, top_layers),
+        )
+        steps, warmup = schedule.num_train_steps, schedule.num_warmup_steps
+        return loss, optimization.train_step(grads, variables, schedule.learning_rate, steps, warmup, use_tpu)
 
     def watched(loss: tf.Tensor, saver: tf.train.Saver) -> TrainingTensors:
         rate = tf.get_collection(optimization.LEARNING_RATE)[-1]
@@ -145,9 +163,12 @@ def build_model_fn(
             return TrainingTensors(loss, rate, saver=saver)
         batches = tf.data.make_initializable_iterator(dev_data())
         features = batches.get_next()
-        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True), fused_ops.compiling(False):
             output = forward(features, is_training=False)
         return TrainingTensors(loss, rate, batches.initializer, head.predictions(output, features), saver)
+
+    def initial_values() -> InitialValues:
+        return InitialValues(source.parts if source else _by_name(init_checkpoint))
 
     def make_saver(values: InitialValues) -> Optional[tf.train.Saver]:
         if checkpoint_kind is None:
@@ -160,26 +181,19 @@ def build_model_fn(
 
     def model_fn(features: Features, labels: Any, mode: str, params: Mapping[str, Any]):
         del labels, params  # they are in `features`; the estimator wants the arguments
-        is_training = mode == compat.ModeKeys.TRAIN
-        output = forward(features, is_training)
-        values = InitialValues(source.parts if source else _by_name(init_checkpoint))
         spec: Dict[str, Any] = {"mode": mode}
-        if is_training:
-            spec["loss"] = output.loss
-            spec["train_op"] = optimization.create_optimizer(
-                output.loss,
-                schedule.learning_rate,
-                schedule.num_train_steps,
-                schedule.num_warmup_steps,
-                use_tpu,
-                tuning_mode,
-                top_layers,
-            )
+        if mode == compat.ModeKeys.TRAIN:
+            with fused_ops.compiling(False if use_tpu else use_xla):
+                spec["loss"], spec["train_op"] = train(features)
+            values = initial_values()
             # On a TPU this is inside of the replicated step, where a saver cannot be built.
             saver = None if use_tpu else make_saver(values)
             spec["scaffold_fn"] = lambda: values.scaffold(saver or make_saver(values))
-            spec["training_hooks"] = [] if use_tpu else training_hooks(watched(output.loss, saver))
+            spec["training_hooks"] = [] if use_tpu else training_hooks(watched(spec["loss"], saver))
             return compat.TPUEstimatorSpec(**spec)
+        with fused_ops.compiling(False):
+            output = forward(features, is_training=False)
+        values = initial_values()
         spec["scaffold_fn"] = values.scaffold
         if mode == compat.ModeKeys.EVAL:
             spec["loss"] = output.loss

@@ -1,0 +1,69 @@
+"""A batch's gradient from parts of the batch, one after the other: the step of the whole, the memory of a part."""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, List, Mapping, Optional, Tuple, Union
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+
+Features = Mapping[str, tf.Tensor]
+
+
+def _split(features: Features, parts: int) -> Dict[str, tf.Tensor]:
+    """[B, ...] -> [parts, B / parts, ...] for every feature."""
+    split = {}
+    for name, values in features.items():
+        size, *rest = values.shape.as_list()
+        split[name] = tf.reshape(values, tf.concat([[parts, -1], tf.shape(values)[1:]], axis=0))
+        split[name].set_shape([parts, size and size // parts, *rest])
+    return split
+
+
+def accumulate(
+    loss_of: Callable[[Features], tf.Tensor],
+    features: Features,
+    parts: int,
+    get_variables: Callable[[], List[tf.Variable]],
+) -> Tuple[tf.Tensor, List[Optional[tf.Tensor]], List[tf.Variable]]:
+    """Builds the gradient of a batch's mean loss.
+
+    The first part makes the variables; a loop takes the others. Each drops values of its own.
+
+    Args:
+      loss_of: builds the network for a part and returns the mean loss of its examples.
+      features: the batch; its size must be a multiple of `parts`.
+      parts: how many, 1 or more.
+      get_variables: finds the variables to train, once the network is there.
+
+    Returns:
+      The loss, a gradient for each variable (None where the loss does not depend on it), and the variables.
+    """
+    if parts == 1:
+        loss, variables = loss_of(features), get_variables()
+        return loss, tf.gradients(loss, variables), variables
+    split = _split(features, parts)
+
+    def part_loss(part: Union[int, tf.Tensor]) -> tf.Tensor:
+        with modeling.repetition(part):
+            return loss_of({name: values[part] for name, values in split.items()})
+
+    first = part_loss(0)
+    variables = get_variables()
+    first_grads = tf.gradients(first, variables)
+    used = [variable for variable, grad in zip(variables, first_grads) if grad is not None]
+
+    def add(part: tf.Tensor, *sums: tf.Tensor) -> List[tf.Tensor]:
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            loss = part_loss(part)
+        values = [loss, *tf.gradients(loss, used)]
+        return [part + 1] + [total + tf.convert_to_tensor(value) for total, value in zip(sums, values)]
+
+    start = [tf.convert_to_tensor(grad) for grad in first_grads if grad is not None]
+    loop = [tf.constant(1), first, *start]
+    # Without gradients through the loop itself, nothing of a part is kept for them.
+    loop = tf.while_loop(lambda part, *sums: part < parts, add, loop, parallel_iterations=1, back_prop=False)
+    loss, *sums = [total / parts for total in loop[1:]]
+    by_name = {variable.name: grad for variable, grad in zip(used, sums)}
+    return loss, [by_name.get(variable.name) for variable in variables], variables
