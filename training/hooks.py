@@ -13,9 +13,9 @@ import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from pipeline.progress import format_seconds, with_progress
+from pipeline.progress import format_seconds
 from training import checkpoints
-from training.evaluation import Evaluator, History, Row, rows_of
+from training.evaluation import Evaluator, History, Row, predicted_rows
 from training.interrupts import StopRequest
 from training.model_fn import TrainingTensors
 
@@ -205,13 +205,13 @@ class EvaluationHook(_StepHook):
             run_context.request_stop()
 
     def _predict(self, session: tf.Session) -> List[Row]:
-        return list(with_progress(self._rows(session), self._num_examples, "evaluation", "examples"))
+        return list(predicted_rows(self._batches(session), self._num_examples, "evaluation"))
 
-    def _rows(self, session: tf.Session) -> Iterator[Row]:
+    def _batches(self, session: tf.Session) -> Iterator[Row]:
         session.run(self._tensors.dev_start)
         while True:
             try:
                 batch = session.run(self._tensors.dev_batch)
             except tf.errors.OutOfRangeError:
                 return
-            yield from rows_of(batch)
+            yield batch
