@@ -11,7 +11,7 @@ from typing import Any, List, Mapping, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from pipeline import records
-from pipeline.records import CLASS_LABEL, Features, InputFn
+from pipeline.records import CLASS_LABEL, Features, InputFn, graph_function
 
 # Widths are multiples of this: few shapes, and rows that fill the vector units of a processor.
 WIDTH_STEP = 8
@@ -76,19 +76,24 @@ def _exchanged(batches: tf.Tensor, widths: Sequence[int], seed: List[Any]) -> tf
 def _pooled(numbered: tf.data.Dataset, ends: Sequence[int], widths: Sequence[int], seed: int) -> tf.data.Dataset:
     """Exchanges examples within the pools of numbered batches of records."""
 
+    @graph_function
     def pool_of(number: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
         del batch
         found = tf.searchsorted(tf.constant(ends, tf.int64), tf.reshape(number, [1]), side="right")
         return tf.cast(found[0], tf.int64)
 
+    @graph_function
     def size_of(pool: tf.Tensor) -> tf.Tensor:
         sizes = [end - begin for begin, end in zip([0, *ends], ends)]
         return tf.gather(tf.constant(sizes, tf.int64), pool)
 
+    @graph_function
     def exchange(pool: tf.Tensor, window: tf.data.Dataset) -> tf.data.Dataset:
         whole = window.map(lambda number, batch: batch).batch(POOL)
         return whole.map(lambda batches: _exchanged(batches, widths, [seed, pool])).unbatch()
 
+    if hasattr(numbered, "group_by_window"):  # TensorFlow 1.15 has the name below alone, which others warn of.
+        return numbered.group_by_window(pool_of, exchange, window_size_func=size_of)
     return numbered.apply(tf.data.experimental.group_by_window(pool_of, exchange, window_size_func=size_of))
 
 
@@ -126,7 +131,7 @@ def training_input_fn(
         stream = records.shuffled(tf.data.TFRecordDataset(input_file), seed).skip(begin * batch_size)
         batches = stream.batch(batch_size, drop_remainder=True).take(total_steps - begin).enumerate(begin)
         batches = _pooled(batches, ends, widths, seed).skip(skip_steps - begin)
-        return batches.map(lambda serialized: records.parse(serialized, widths, label_types)).prefetch(2)
+        return batches.map(records.parser(widths, label_types)).prefetch(2)
 
     return input_fn
 
@@ -138,10 +143,12 @@ def scoring_input_fn(input_file: str, seq_length: int, label_types: Mapping[str,
     """
     widths = bucket_widths(seq_length)
 
+    @graph_function
     def sort(numbers: tf.Tensor, serialized: tf.Tensor) -> Any:
         order = _longest_first(serialized, widths)
         return tf.gather(numbers, order), tf.gather(serialized, order)
 
+    @graph_function
     def parse(numbers: tf.Tensor, serialized: tf.Tensor) -> Features:
         return dict(records.parse(serialized, widths, label_types), **{ROW: tf.cast(numbers, tf.int32)})
 
@@ -150,7 +157,7 @@ def scoring_input_fn(input_file: str, seq_length: int, label_types: Mapping[str,
         # Whole batches, so that none holds the shortest of one chunk and the longest of the next.
         chunk = max(CHUNK // batch_size, 1) * batch_size
         chunks = tf.data.TFRecordDataset(input_file).enumerate().batch(chunk).map(sort)
-        batches = chunks.flat_map(lambda *rows: tf.data.Dataset.from_tensor_slices(rows).batch(batch_size))
-        return batches.map(parse).prefetch(2)
+        cut = graph_function(lambda *rows: tf.data.Dataset.from_tensor_slices(rows).batch(batch_size))
+        return chunks.flat_map(cut).map(parse).prefetch(2)
 
     return input_fn

@@ -13,6 +13,10 @@ from pipeline.features import InputFeatures, iterate_features
 # Records held for shuffling: all of most tasks, and a bounded share of memory for the largest.
 SHUFFLE_BUFFER = 100000
 
+# Marks a function that tf.data is given, and that holds no Python loop over tensors: reading its source to look for some
+# takes longer than everything else before the first batch.
+graph_function = tf.autograph.experimental.do_not_convert
+
 Features = Dict[str, tf.Tensor]
 InputFn = Callable[[Mapping[str, Any]], tf.data.Dataset]
 
@@ -160,11 +164,9 @@ def parse(serialized: tf.Tensor, widths: Sequence[int], label_types: Mapping[str
     features = tf.parse_example(serialized, record_spec(label_types))
     lengths = _lengths(features)
     longest = tf.reduce_max(lengths)
-    fits = tf.assert_less_equal(
-        longest, tf.constant(widths[-1], tf.int64), message="Records hold sequences longer than seq_length."
-    )
+    fits = tf.Assert(longest <= widths[-1], ["Records hold sequences longer than seq_length."])
     with tf.control_dependencies([fits]):
-        lengths, longest = tf.identity(lengths), tf.identity(longest)
+        lengths = tf.identity(lengths)
     width = widths[0]
     if len(widths) > 1:
         width = tf.gather(tf.constant(widths, tf.int64), bucket_of(tf.reshape(longest, [1]), widths)[0])
@@ -177,6 +179,11 @@ def parse(serialized: tf.Tensor, widths: Sequence[int], label_types: Mapping[str
         values.set_shape([serialized.shape[0], width if len(widths) == 1 else None])
         features[name] = values
     return _to_int32(features)
+
+
+def parser(widths: Sequence[int], label_types: Mapping[str, tf.DType]) -> Callable[[tf.Tensor], Features]:
+    """`parse` with these arguments, for tf.data."""
+    return graph_function(lambda serialized: parse(serialized, widths, label_types))
 
 
 def bucket_of(lengths: tf.Tensor, widths: Sequence[int]) -> tf.Tensor:
@@ -214,7 +221,7 @@ def file_based_input_fn_builder(
             seed,
             skip_examples,
         )
-        return dataset.map(lambda serialized: parse(serialized, [seq_length], label_types)).prefetch(2)
+        return dataset.map(parser([seq_length], label_types)).prefetch(2)
 
     return input_fn
 
