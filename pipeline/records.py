@@ -13,8 +13,8 @@ from pipeline.features import InputFeatures, iterate_features
 # Records held for shuffling: all of most tasks, and a bounded share of memory for the largest.
 SHUFFLE_BUFFER = 100000
 
-# Marks a function that tf.data is given, and that holds no Python loop over tensors: reading its source to look for some
-# takes longer than everything else before the first batch.
+# Marks a function for tf.data without Python loops or branches on tensors: to look for them in its source takes longer
+# than all the rest before the first batch.
 graph_function = tf.autograph.experimental.do_not_convert
 
 Features = Dict[str, tf.Tensor]
@@ -166,7 +166,7 @@ def parse(serialized: tf.Tensor, widths: Sequence[int], label_types: Mapping[str
     longest = tf.reduce_max(lengths)
     fits = tf.Assert(longest <= widths[-1], ["Records hold sequences longer than seq_length."])
     with tf.control_dependencies([fits]):
-        lengths = tf.identity(lengths)
+        lengths, longest = tf.identity(lengths), tf.identity(longest)
     width = widths[0]
     if len(widths) > 1:
         width = tf.gather(tf.constant(widths, tf.int64), bucket_of(tf.reshape(longest, [1]), widths)[0])

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import TINY, base_flags, tiny_config
-from test_pipeline import batches as run_batches
 
 from pipeline import batches, records
 from pipeline.features import InputFeatures
-from run_classifier import ClassifierSettings, features_of, make_head, read_data, run_task
-from training import evaluation
+from run_classifier import ClassifierSettings, features_of, make_head, read_data
+from training import evaluation, packs
+from training.files import read_json, write_json
 from training.heads import SpanHead
 from training.model_fn import build_model_fn
-from training.record import RunRecord
+from training.record import SETTINGS_FILE, RunRecord
 from training.run import Run
 from training.settings import MODEL, TRAINING
 
@@ -70,16 +70,40 @@ def file(tmp_path_factory, lengths):
     return write(tmp_path_factory.mktemp("batches") / "records", lengths)
 
 
-@pytest.fixture
-def small_pools(monkeypatch):
+@pytest.fixture(scope="module")
+def small_pools():
     """Several pools an epoch, and a shuffling buffer that does not hold the file."""
-    monkeypatch.setattr(batches, "POOL", 3)
-    monkeypatch.setattr(records, "SHUFFLE_BUFFER", 40)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(batches, "POOL", 3)
+    patch.setattr(records, "SHUFFLE_BUFFER", 40)
+    yield
+    patch.undo()
 
 
-def trained_on(file, batch_size, steps, total=None, seed=5, skip=0, epoch_size=103) -> list:
-    input_fn = batches.training_input_fn(file, SEQ_LENGTH, epoch_size, total or skip + steps, seed, skip)
-    return run_batches(input_fn, batch_size, steps)
+def run_batches(input_fn, batch_size: int, steps: int = None) -> list:
+    """What an estimator gets: batches as dictionaries of arrays, until the end or for some steps."""
+    found = []
+    with tf.Graph().as_default(), tf.Session() as session:
+        iterator = tf.data.make_initializable_iterator(input_fn({"batch_size": batch_size}))
+        following = iterator.get_next()
+        session.run(iterator.initializer)
+        while steps is None or len(found) < steps:
+            try:
+                found.append(session.run(following))
+            except tf.errors.OutOfRangeError:
+                break
+    return found
+
+
+def trained_on(file, batch_size, total, seed=5, skip=0, epoch_size=103) -> list:
+    """The batches of a training."""
+    return run_batches(batches.training_input_fn(file, SEQ_LENGTH, epoch_size, total, seed, skip), batch_size)
+
+
+def plain_order(file, batch_size, total) -> list:
+    """Those of the original, with the same seed."""
+    input_fn = records.file_based_input_fn_builder(file, SEQ_LENGTH, True, True, seed=5)
+    return run_batches(input_fn, batch_size, total)
 
 
 def numbers(found) -> list:
@@ -98,24 +122,18 @@ class TestWidths:
         assert batches.bucket_widths(5) == [5]
         assert batches.bucket_widths(512) == list(range(8, 513, 8))
 
-    @pytest.mark.parametrize("longest, width", [(1, 8), (7, 8), (8, 8), (9, 16), (48, 48), (49, 50), (50, 50)])
-    def test_a_batch_has_the_least_that_holds_its_longest_sequence(self, tmp_path, longest, width):
-        path = write(tmp_path / "records", [1, longest, 1])
+    def test_a_batch_has_the_least_that_holds_its_longest_sequence(self, tmp_path):
+        widths = {1: 8, 7: 8, 8: 8, 9: 16, 48: 48, 49: 50, 50: 50}
+        path = write(tmp_path / "records", widths)
         for input_fn in (
             batches.scoring_input_fn(path, SEQ_LENGTH),
-            batches.training_input_fn(path, SEQ_LENGTH, epoch_size=3, total_steps=1),
+            batches.training_input_fn(path, SEQ_LENGTH, epoch_size=7, total_steps=7),
         ):
-            [batch] = run_batches(input_fn, 3)
-            for name in records.TOKEN_FEATURES:
-                assert batch[name].shape == (3, width)
-
-    def test_all_batches_of_a_training_are_so(self, file, lengths):
-        found = trained_on(file, 8, 36)
-        allowed = np.array(batches.bucket_widths(SEQ_LENGTH))
-        for batch in found:
-            longest = lengths[batch["label_ids"]].max()
-            assert batch["input_ids"].shape[1] == allowed[allowed >= longest].min()
-        assert len({batch["input_ids"].shape[1] for batch in found}) > 2
+            found = run_batches(input_fn, 1)
+            assert len(found) == 7
+            for batch in found:
+                for name in records.TOKEN_FEATURES:
+                    assert batch[name].shape == (1, list(widths.values())[batch["label_ids"][0]])
 
     def test_little_is_padded_where_lengths_differ_much(self, tmp_path):
         lengths = skewed_lengths(3200)
@@ -130,7 +148,6 @@ class TestWidths:
     def test_a_sequence_that_is_too_long_is_told(self, tmp_path):
         path = write(tmp_path / "records", [3, 20])
         for input_fn in (
-            batches.scoring_input_fn(path, 16),
             batches.training_input_fn(path, 16, epoch_size=2, total_steps=1),
             records.file_based_input_fn_builder(path, 16, False, False),
         ):
@@ -206,31 +223,40 @@ class TestPools:
         assert batches.pool_ends(3, 8, 3) == [1, 2, 3]
 
 
+@pytest.fixture(scope="module")
+def five_epochs(small_pools, file):
+    """The batches of five epochs, by the size of a batch; the last epoch of the small ones is cut short by a batch."""
+    return {8: trained_on(file, 8, 5 * 103 // 8), 60: trained_on(file, 60, 5 * 103 // 60)}
+
+
 @pytest.mark.usefixtures("small_pools")
 class TestOrder:
-    @pytest.mark.parametrize("batch_size", [1, 8, 10, 103])
-    def test_an_epoch_shows_every_example_once_but_for_less_than_a_batch(self, file, batch_size):
+    @pytest.mark.parametrize("batch_size", [8, 60])
+    def test_an_epoch_shows_every_example_once_but_for_less_than_a_batch(self, five_epochs, batch_size):
         steps = 103 // batch_size
-        seen = flat(trained_on(file, batch_size, steps, total=3 * 103 // batch_size))
+        seen = flat(five_epochs[batch_size][:steps])
         assert len(set(seen)) == len(seen) == steps * batch_size
 
+    def test_an_epoch_that_batches_divide_shows_every_example_once(self, tmp_path):
+        path = write(tmp_path / "records", skewed_lengths(40))
+        found = flat(trained_on(path, 8, 15, epoch_size=40))
+        for start in (0, 40, 80):
+            assert sorted(found[start : start + 40]) == list(range(40))
+
     @pytest.mark.parametrize("batch_size", [8, 60])
-    def test_after_every_epoch_the_examples_are_those_of_the_plain_order(self, file, batch_size):
-        total = 4 * 103 // batch_size
-        plain = records.file_based_input_fn_builder(file, SEQ_LENGTH, True, True, seed=5)
-        expected = numbers(run_batches(plain, batch_size, total))
-        found = numbers(trained_on(file, batch_size, total))
-        for end in sorted(evaluation.epoch_ends(103, batch_size, total)):
+    def test_after_every_epoch_the_examples_are_those_of_the_plain_order(self, file, five_epochs, batch_size):
+        found = numbers(five_epochs[batch_size])
+        expected = numbers(plain_order(file, batch_size, len(found)))
+        assert found != expected
+        for end in sorted(evaluation.epoch_ends(103, batch_size, len(found))):
             assert sorted(sum(found[:end], [])) == sorted(sum(expected[:end], []))
 
-    def test_several_epochs_show_every_example_as_often(self, file):
-        seen = collections.Counter(flat(trained_on(file, 8, 5 * 103 // 8)))
-        assert sum(seen.values()) == 5 * 103 // 8 * 8 == 512
-        assert set(seen.values()) <= {4, 5} and set(seen) == set(range(103))
-
-    def test_where_epochs_end_within_a_batch_too(self, file):
-        seen = collections.Counter(flat(trained_on(file, 60, 12 * 103 // 60)))
-        assert set(seen.values()) <= {11, 12}
+    @pytest.mark.parametrize("batch_size", [8, 60])
+    def test_several_epochs_show_every_example_as_often(self, five_epochs, batch_size):
+        seen = collections.Counter(flat(five_epochs[batch_size]))
+        assert sum(seen.values()) == 5 * 103 // batch_size * batch_size
+        assert set(seen) == set(range(103))
+        assert set(seen.values()) <= {4, 5}
 
     def test_a_batch_may_be_larger_than_the_file(self, tmp_path):
         path = write(tmp_path / "records", [3, 4, 5])
@@ -238,43 +264,44 @@ class TestOrder:
         assert set(collections.Counter(flat(found)).values()) == {8}
 
     def test_part_of_an_epoch_is_the_start_of_the_plain_order(self, file):
-        plain = records.file_based_input_fn_builder(file, SEQ_LENGTH, True, True, seed=5)
-        expected = flat(run_batches(plain, 8, 5))
-        assert sorted(flat(trained_on(file, 8, 5))) == sorted(expected)
+        assert sorted(flat(trained_on(file, 8, 5))) == sorted(flat(plain_order(file, 8, 5)))
 
-    def test_it_ends_with_the_training(self, file):
-        input_fn = batches.training_input_fn(file, SEQ_LENGTH, 103, 17, 5)
-        assert len(run_batches(input_fn, 8)) == 17
+    def test_the_same_seed_gives_the_same_order_and_another_seed_another(self, file, five_epochs):
+        first = numbers(five_epochs[8])
+        assert numbers(trained_on(file, 8, 64)) == first
+        assert numbers(trained_on(file, 8, 64, seed=6)) != first
 
-    def test_the_same_seed_gives_the_same_order_and_another_seed_another(self, file):
-        first = numbers(trained_on(file, 8, 24))
-        assert numbers(trained_on(file, 8, 24)) == first
-        assert numbers(trained_on(file, 8, 24, seed=6)) != first
+    def test_no_batch_comes_again_in_another_epoch(self, five_epochs):
+        found = [frozenset(batch) for batch in numbers(five_epochs[8])]
+        assert len(set(found)) == len(found) == 64
 
-    def test_no_batch_comes_again_in_the_next_epoch(self, tmp_path, monkeypatch):
-        """Also where an epoch is one pool: of as many alike, others come together."""
+    def test_also_where_an_epoch_is_one_pool_and_lengths_do_not_come_in_a_row(self, tmp_path, monkeypatch):
+        """Of as many that are alike, others come together each time."""
         monkeypatch.setattr(batches, "POOL", 64)
-        path = write(tmp_path / "records", np.repeat([5, 13, 21, 29], 24))
-        found = [frozenset(batch) for batch in numbers(trained_on(path, 8, 36, epoch_size=96))]
-        assert len(set(found)) == 36
-
-    def test_lengths_do_not_come_in_a_row(self, file, monkeypatch):
-        monkeypatch.setattr(batches, "POOL", 64)
-        for epoch in (0, 1):
-            widths = [batch["input_ids"].shape[1] for batch in trained_on(file, 8, 25)[epoch * 13 :][:12]]
+        path = write(tmp_path / "records", 2 + np.arange(96) * 32 // 96)
+        found = trained_on(path, 8, 36, epoch_size=96)
+        assert len({frozenset(batch) for batch in numbers(found)}) == 36
+        for epoch in (found[:12], found[12:24], found[24:]):
+            widths = [batch["input_ids"].shape[1] for batch in epoch]
             assert widths not in (sorted(widths), sorted(widths, reverse=True))
 
-    @pytest.mark.parametrize("skip", [1, 3, 7, 12, 13, 22])
-    def test_a_continued_run_gets_the_batches_that_were_left(self, file, skip):
-        whole = trained_on(file, 8, 25)
-        rest = trained_on(file, 8, None, total=25, skip=skip)
-        assert numbers(rest) == numbers(whole)[skip:]
-        for expected, found in zip(whole[skip:], rest):
+    @pytest.mark.parametrize("skip", [2, 13, 22])
+    def test_a_continued_run_gets_the_batches_that_were_left(self, file, five_epochs, skip):
+        rest = trained_on(file, 8, 64, skip=skip)
+        assert numbers(rest) == numbers(five_epochs[8])[skip:]
+        for expected, found in zip(five_epochs[8][skip:], rest):
             np.testing.assert_array_equal(found["input_ids"], expected["input_ids"])
+
+    def test_all_batches_have_the_width_of_their_longest(self, five_epochs, lengths):
+        allowed = np.array(batches.bucket_widths(SEQ_LENGTH))
+        for batch in five_epochs[8]:
+            longest = lengths[batch["label_ids"]].max()
+            assert batch["input_ids"].shape[1] == allowed[allowed >= longest].min()
+        assert len({batch["input_ids"].shape[1] for batch in five_epochs[8]}) > 2
 
 
 class TestFileOrder:
-    @pytest.mark.parametrize("chunk", [1, 20, 1000])
+    @pytest.mark.parametrize("chunk", [1, 20])
     def test_rows_come_back_as_they_stand_in_the_file(self, file, monkeypatch, chunk):
         monkeypatch.setattr(batches, "CHUNK", chunk)
         found = run_batches(batches.scoring_input_fn(file, SEQ_LENGTH), 8)
@@ -383,11 +410,13 @@ class TestRun:
         data = read_data(settings)
         run = Run(settings, make_head(settings, data), 64, data.facts())
         path = features_of(run, data, "train")
-        expected = (
-            tf.data.TFRecordDataset(path).shuffle(records.SHUFFLE_BUFFER, seed=1).repeat().skip(24).batch(8, True)
-        )
-        spec = records.feature_spec(16)
-        plain = run_batches(lambda params: expected.map(lambda batch: tf.parse_example(batch, spec)), 8, 10)
+
+        def plain_fn(params):
+            stream = tf.data.TFRecordDataset(path).shuffle(records.SHUFFLE_BUFFER, seed=1).repeat().skip(3 * 8)
+            return stream.batch(8, drop_remainder=True).map(records.parser([16], records.CLASS_LABEL))
+
+        plain = run_batches(plain_fn, 8, 10)
+        assert {batch["input_ids"].shape for batch in plain} == {(8, 16)}
         for one, other in zip(plain, run_batches(run._training_input_fn(path, 3), 8, 10)):
             assert set(one) == set(other)
             for name, values in one.items():
@@ -407,14 +436,15 @@ class TestRun:
         assert "pad_to_max_seq_length" not in ClassifierSettings(**given).identity((MODEL,))
 
     def test_a_run_that_was_begun_before_there_was_the_flag_goes_on_with_it(self, given):
-        run_task(ClassifierSettings(**dict(given, do_train=True, num_train_epochs=1.0, pad_to_max_seq_length=True)))
-        path = os.path.join(given["output_dir"], "settings.json")
-        with open(path) as file:
-            content = file.read()
-        assert '"pad_to_max_seq_length": true,\n' in content
-        with open(path, "w") as file:
-            file.write(content.replace('"pad_to_max_seq_length": true,\n', ""))
-        same = dict(given, do_train=True, num_train_epochs=1.0, task_name="CoLA")
+        same = dict(given, do_train=True)
+        os.makedirs(given["output_dir"])
+        RunRecord(ClassifierSettings(**dict(same, pad_to_max_seq_length=True)), {}).write()
+        with open(os.path.join(given["output_dir"], packs.FILE_NAME), "w"):
+            pass  # something that can be continued
+        path = os.path.join(given["output_dir"], SETTINGS_FILE)
+        noted = read_json(path)
+        assert noted.pop("pad_to_max_seq_length") is True
+        write_json(path, noted)
         assert RunRecord(ClassifierSettings(**dict(same, pad_to_max_seq_length=True)), {}).is_known
         with pytest.raises(Exception, match="--pad_to_max_seq_length was True, is False"):
             RunRecord(ClassifierSettings(**same), {})
