@@ -6,7 +6,7 @@ All of it is tf.data: no Python runs between two batches.
 from __future__ import annotations
 
 import random
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import Any, List, Mapping, Optional, Sequence, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -21,6 +21,8 @@ POOL = 64
 CHUNK = 16384
 # The feature, and the prediction, that says which record of its file a row is.
 ROW = "row_numbers"
+
+Files = Union[str, Sequence[str]]  # the path of a TFRecord file, or several in their order
 
 
 def bucket_widths(seq_length: int) -> List[int]:
@@ -98,7 +100,7 @@ def _pooled(numbered: tf.data.Dataset, ends: Sequence[int], widths: Sequence[int
 
 
 def training_input_fn(
-    input_file: str,
+    input_file: Files,
     seq_length: int,
     epoch_size: int,
     total_steps: int,
@@ -112,7 +114,7 @@ def training_input_fn(
     training.
 
     Args:
-      input_file: what `records.write_records` wrote.
+      input_file: TFRecords, of both formats that `records.record_spec` knows.
       seq_length: the greatest length of a sequence.
       epoch_size: how many records there are.
       total_steps: of the training.
@@ -136,7 +138,7 @@ def training_input_fn(
     return input_fn
 
 
-def scoring_input_fn(input_file: str, seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LABEL) -> InputFn:
+def scoring_input_fn(input_file: Files, seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LABEL) -> InputFn:
     """Makes an estimator's `input_fn` for one pass over a file, the longest sequences of each chunk first.
 
     The feature `ROW` says where in the file an example stands: see `training.evaluation.in_file_order`.

@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 from conftest import TINY, base_flags, tiny_config
 
 from pipeline import batches, records
-from pipeline.features import InputFeatures
 from run_classifier import ClassifierSettings, features_of, make_head, read_data
 from training import evaluation, packs
 from training.files import read_json, write_json
@@ -177,13 +176,12 @@ class TestRecords:
                 np.testing.assert_array_equal(other[name], values, name)
 
     def test_fillers_of_both_formats_take_no_room(self, tmp_path):
-        empty = InputFeatures([0] * SEQ_LENGTH, [0] * SEQ_LENGTH, [0] * SEQ_LENGTH, 0, is_real_example=False)
-        one = tf.train.Example.FromString(unpadded(0, 1))
-        for name in ("input_ids", "segment_ids", "is_real_example"):
-            one.features.feature[name].int64_list.value[:] = [0]
-        for filler in (records.serialize(empty), one.SerializeToString()):
+        for record in FORMATS.values():
+            filler = tf.train.Example.FromString(record(0, 1))
+            for feature in filler.features.feature.values():
+                feature.int64_list.value[:] = [0] * len(feature.int64_list.value)
             path = str(tmp_path / "records")
-            records.write_serialized([filler, filler], path)
+            records.write_serialized([filler.SerializeToString()] * 2, path)
             [batch] = run_batches(batches.scoring_input_fn(path, SEQ_LENGTH), 2)
             assert batch["input_ids"].tolist() == [[0] * 8] * 2
             assert batch["is_real_example"].tolist() == [0, 0]
@@ -301,6 +299,12 @@ class TestOrder:
 
 
 class TestFileOrder:
+    def test_several_files_are_one_behind_the_other(self, tmp_path):
+        paths = [write(tmp_path / str(index), [3 + index, 9, 20]) for index in range(2)]
+        found = run_batches(batches.scoring_input_fn(paths, SEQ_LENGTH), 4)
+        rows = list(evaluation.predicted_rows(found, 6, "predictions"))
+        assert [int(row["input_mask"].sum()) for row in rows] == [3, 9, 20, 4, 9, 20]
+
     @pytest.mark.parametrize("chunk", [1, 20])
     def test_rows_come_back_as_they_stand_in_the_file(self, file, monkeypatch, chunk):
         monkeypatch.setattr(batches, "CHUNK", chunk)
@@ -398,7 +402,7 @@ class TestRun:
             settings = ClassifierSettings(**dict(given, do_eval=True, pad_to_max_seq_length=pads))
             data = read_data(settings)
             run = Run(settings, make_head(settings, data), 0, data.facts())
-            found[pads] = list(run.predict(features_of(run, data, "dev", 5), 5))
+            found[pads] = list(run.predict(features_of(run, data, "dev"), 5))
         assert len(found[True]) == len(found[False]) == 24
         for one, other in zip(found[True], found[False]):
             assert set(one) == set(other)

@@ -77,6 +77,12 @@ class ProgressHook(_StepHook):
         self._bar = None
         self._losses: List[float] = []
         self._seconds = 0.0
+        self._steps, self._widths = 0, 0  # of this process; the sum over its steps
+
+    @property
+    def mean_width(self) -> float:
+        """What the batches so far were padded to, on average; 0 where there were none."""
+        return self._widths / max(self._steps, 1)
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
         """Opens the bar."""
@@ -91,14 +97,16 @@ class ProgressHook(_StepHook):
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         """Asks for what is shown."""
         self._started = time.perf_counter()
-        return tf.train.SessionRunArgs([self._tensors.loss, self._tensors.learning_rate])
+        return tf.train.SessionRunArgs([self._tensors.loss, self._tensors.learning_rate, self._tensors.width])
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         """Counts, and shows a line if it is time for one."""
         seconds = time.perf_counter() - self._started
-        loss, rate = run_values.results
+        loss, rate, width = run_values.results
         self.step += 1
         self._losses.append(loss)
+        self._steps += 1
+        self._widths += int(width)
         self._seconds += seconds
         self._history.add_step(seconds, self._batch_size)
         if self._bar is not None:

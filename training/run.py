@@ -338,6 +338,9 @@ class Run:
         # A TPU's loop has no hook that would see the request: there signals act at once.
         with self._failures_told(watching), interrupts.deferred(not settings.use_tpu) as stop:
             estimator.train(input_fn=input_fn, max_steps=step)
+        if watching and watching[-1].mean_width and not settings.pads_all:
+            width = watching[-1].mean_width
+            tf.logging.info("Batches had %.1f tokens on average (--max_seq_length=%d).", width, settings.max_seq_length)
         if stop.is_set:
             history.write()
             raise errors.StoppedError(
