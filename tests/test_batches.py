@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import TINY, base_flags, tiny_config
+from conftest import TINY, base_flags, tiny_config, write_bert
 
 from pipeline import batches, records
 from run_classifier import ClassifierSettings, features_of, make_head, read_data
@@ -352,10 +352,11 @@ def span_predictions(input_fn) -> list:
     head = SpanHead()
     model_fn = build_model_fn(tiny_config(max_position_embeddings=64), head, None, None, None)
     with tf.Graph().as_default(), tf.Session() as session:
-        tf.set_random_seed(3)
         features = tf.data.make_one_shot_iterator(input_fn({"batch_size": 4})).get_next()
         spec = model_fn(features, None, "infer", {})
-        session.run(tf.global_variables_initializer())
+        values = np.random.RandomState(3)
+        for variable in tf.trainable_variables():
+            variable.load(values.normal(scale=0.3, size=variable.shape.as_list()), session)
         found = []
         while True:
             try:
@@ -396,10 +397,19 @@ def given(tiny_bert, cola_dir, tmp_path):
 
 
 class TestRun:
-    def test_predictions_are_those_of_padded_batches_in_the_order_of_the_file(self, given):
+    def test_predictions_are_those_of_padded_batches_in_the_order_of_the_file(self, given, tmp_path):
+        head = ("output_weights", [2, TINY["hidden_size"]]), ("output_bias", [2])
+        tuned = write_bert(
+            str(tmp_path / "tuned"),
+            tiny_config(),
+            extra=lambda: [
+                tf.get_variable(name, shape, initializer=tf.random_normal_initializer(seed=5)) for name, shape in head
+            ],
+        )
+        given = dict(given, init_checkpoint=tuned, tuning_mode="full", do_eval=True)
         found = {}
         for pads in (False, True):
-            settings = ClassifierSettings(**dict(given, do_eval=True, pad_to_max_seq_length=pads))
+            settings = ClassifierSettings(**dict(given, pad_to_max_seq_length=pads))
             data = read_data(settings)
             run = Run(settings, make_head(settings, data), 0, data.facts())
             found[pads] = list(run.predict(features_of(run, data, "dev"), 5))
