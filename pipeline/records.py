@@ -13,6 +13,10 @@ from pipeline.features import InputFeatures, iterate_features
 # Records held for shuffling: all of most tasks, and a bounded share of memory for the largest.
 SHUFFLE_BUFFER = 100000
 
+# Marks a function for tf.data without Python loops or branches on tensors: to look for them in its source takes longer
+# than all the rest before the first batch.
+graph_function = tf.autograph.experimental.do_not_convert
+
 Features = Dict[str, tf.Tensor]
 InputFn = Callable[[Mapping[str, Any]], tf.data.Dataset]
 
@@ -23,7 +27,7 @@ CLASS_LABEL = {"label_ids": tf.int64}
 
 
 def feature_spec(seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LABEL) -> Dict[str, tf.FixedLenFeature]:
-    """Names, types and lengths of an example's features.
+    """Names, types and lengths of an example's features, as the network takes them.
 
     Args:
       seq_length: tokens of a sequence.
@@ -91,6 +95,14 @@ def file_based_convert_examples_to_features(
     write_records(iterate_features(examples, label_list, max_seq_length, tokenizer), output_file)
 
 
+def shuffled(dataset: tf.data.Dataset, seed: Optional[int]) -> tf.data.Dataset:
+    """The endless order of a training.
+
+    Shuffling comes before repeating, so that an epoch shows every example once.
+    """
+    return dataset.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=True).repeat()
+
+
 def _batches(
     dataset: tf.data.Dataset,
     batch_size: int,
@@ -101,18 +113,82 @@ def _batches(
 ) -> tf.data.Dataset:
     """Shuffles and repeats for training, then batches.
 
-    Shuffling comes before repeating, so that an epoch shows every example once; what an interrupted run has seen
-    already is skipped, in the same order if the seed is the same.
+    What an interrupted run has seen already is skipped, in the same order if the seed is the same.
     """
     if is_training:
-        dataset = dataset.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=True).repeat()
-        dataset = dataset.skip(skip_examples)
+        dataset = shuffled(dataset, seed).skip(skip_examples)
     return dataset.batch(batch_size, drop_remainder=drop_remainder)
 
 
 def _to_int32(features: Features) -> Features:
     """TPUs and the graph take int32; TFRecords hold int64. Floats stay."""
     return {name: tf.cast(values, tf.int32) if values.dtype.is_integer else values for name, values in features.items()}
+
+
+def record_spec(label_types: Mapping[str, tf.DType]) -> Dict[str, Any]:
+    """How records are parsed: token features may have any length, and are -1 behind their end.
+
+    There are two formats: sequences of their own length without `input_mask`, and padded ones with it, as Google's code
+    writes them.
+    """
+    any_length = tf.FixedLenSequenceFeature([], tf.int64, allow_missing=True, default_value=-1)
+    return dict(feature_spec(1, label_types), **dict.fromkeys(TOKEN_FEATURES, any_length))
+
+
+def _lengths(tokens: Features) -> tf.Tensor:
+    """int64 [B]: how many tokens of each parsed sequence are real."""
+    ids, mask = tokens["input_ids"], tokens["input_mask"]
+    has_mask = tf.reduce_any(mask >= 0, axis=1)
+    return tf.where(has_mask, _count(mask > 0), _count(ids >= 0))
+
+
+def _count(found: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(found, tf.int64), axis=1)
+
+
+def read_lengths(serialized: tf.Tensor) -> tf.Tensor:
+    """int64 [B]: how many tokens there are in each record."""
+    spec = record_spec({})
+    return _lengths(tf.parse_example(serialized, {name: spec[name] for name in ("input_ids", "input_mask")}))
+
+
+def parse(serialized: tf.Tensor, widths: Sequence[int], label_types: Mapping[str, tf.DType]) -> Features:
+    """A batch for the network.
+
+    Args:
+      serialized: string [B], records of either format.
+      widths: what sequences may be padded to, rising; the least that holds the longest of the batch is taken. With one
+        alone, the shape is known before the graph runs.
+      label_types: see `feature_spec`.
+    """
+    features = tf.parse_example(serialized, record_spec(label_types))
+    lengths = _lengths(features)
+    longest = tf.reduce_max(lengths)
+    fits = tf.Assert(longest <= widths[-1], ["Records hold sequences longer than seq_length."])
+    with tf.control_dependencies([fits]):
+        lengths, longest = tf.identity(lengths), tf.identity(longest)
+    width = widths[0]
+    if len(widths) > 1:
+        width = tf.gather(tf.constant(widths, tf.int64), bucket_of(tf.reshape(longest, [1]), widths)[0])
+    mask = tf.sequence_mask(lengths, width, tf.int64)
+    for name in TOKEN_FEATURES:
+        # Cut as well: padded records are longer than what is real of them.
+        values = features[name][:, :width]
+        missing = tf.cast(width, tf.int32) - tf.shape(values)[1]
+        values = mask if name == "input_mask" else tf.pad(values, [[0, 0], [0, missing]]) * mask
+        values.set_shape([serialized.shape[0], width if len(widths) == 1 else None])
+        features[name] = values
+    return _to_int32(features)
+
+
+def parser(widths: Sequence[int], label_types: Mapping[str, tf.DType]) -> Callable[[tf.Tensor], Features]:
+    """`parse` with these arguments, for tf.data."""
+    return graph_function(lambda serialized: parse(serialized, widths, label_types))
+
+
+def bucket_of(lengths: tf.Tensor, widths: Sequence[int]) -> tf.Tensor:
+    """int32 [B]: the index of the least width that holds a sequence of each length, int64 [B]."""
+    return tf.searchsorted(tf.constant(widths, tf.int64), lengths)
 
 
 def file_based_input_fn_builder(
@@ -124,11 +200,11 @@ def file_based_input_fn_builder(
     skip_examples: int = 0,
     label_types: Mapping[str, tf.DType] = CLASS_LABEL,
 ) -> InputFn:
-    """Makes an estimator's `input_fn` that reads a TFRecord file.
+    """Makes an estimator's `input_fn` that reads a TFRecord file and pads every sequence to one length.
 
     Args:
       input_file: what `write_records` wrote.
-      seq_length: the length it was written with.
+      seq_length: tokens of a sequence with its padding: the length that the file was written with, or more.
       is_training: shuffle and repeat for ever, or one pass in the file's order.
       drop_remainder: leave out a last batch that is not full.
       seed: of the order.
@@ -145,8 +221,7 @@ def file_based_input_fn_builder(
             seed,
             skip_examples,
         )
-        spec = feature_spec(seq_length, label_types)
-        return dataset.map(lambda records: _to_int32(tf.parse_example(records, spec))).prefetch(2)
+        return dataset.map(parser([seq_length], label_types)).prefetch(2)
 
     return input_fn
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import errors
+from pipeline.batches import ROW
+from pipeline.progress import with_progress
 from training import files, scoring
 from training.heads import LabelHead
 
@@ -51,9 +53,44 @@ Scorer = Callable[[Sequence[Row]], Scores]
 
 def rows_of(batch: Row) -> List[Row]:
     """The rows of a batch of predictions, fillers left out."""
-    return [
-        {name: values[index] for name, values in batch.items()} for index in np.flatnonzero(batch["is_real_example"])
-    ]
+    return [row for row in _all_rows(batch) if row["is_real_example"]]
+
+
+def _all_rows(batch: Row) -> List[Row]:
+    count = len(batch["is_real_example"])
+    return [{name: values[index] for name, values in batch.items()} for index in range(count)]
+
+
+def in_file_order(rows: Iterable[Row]) -> Iterator[Row]:
+    """Rows in the order of their `ROW`, which is left out; as they come where they have none.
+
+    A row waits for those before it, so that memory holds as many as were sorted at a time.
+    """
+    waiting: Dict[int, Row] = {}
+    following = 0
+    for row in rows:
+        if ROW not in row:
+            yield row
+            continue
+        waiting[int(row[ROW])] = {name: value for name, value in row.items() if name != ROW}
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
+    if waiting:
+        raise ValueError(f"Row {following} is missing, and there are rows behind it.")
+
+
+def predicted_rows(batches: Iterable[Row], num_examples: int, action: str) -> Iterator[Row]:
+    """The rows of all batches of predictions for a file, in its order, fillers left out.
+
+    Args:
+      batches: the predictions.
+      num_examples: how many rows there are.
+      action: what is logged on the way, see `with_progress`.
+    """
+    # Progress counts what is predicted, not what waits for its turn.
+    rows = with_progress((row for batch in batches for row in _all_rows(batch)), num_examples, action, "examples")
+    return (row for row in in_file_order(rows) if row["is_real_example"])
 
 
 def score_rows(metric_names: Sequence[str], head: LabelHead, rows: Sequence[Row]) -> Scores:

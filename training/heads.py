@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import errors
 import modeling
+from pipeline.batches import ROW
 
 # The dropout in front of the head; fixed in the original scripts.
 HEAD_DROPOUT = 0.1
@@ -47,13 +48,16 @@ class Head(abc.ABC):
         """Adds the head to the graph; `features` holds the labels under the names of `label_types`."""
 
     def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
-        """What `estimator.predict` yields for an example, labels included: scoring needs nothing else."""
+        """What `estimator.predict` yields for an example, its labels and its place in the file included.
+
+        Scoring needs nothing else.
+        """
         values = {
             "probabilities": output.probabilities,
             "logits": output.logits,
             "loss": output.per_example_loss,
             "is_real_example": real_examples(features),
-            **{name: features[name] for name in self.label_types if name in features},
+            **{name: features[name] for name in (*self.label_types, ROW) if name in features},
         }
         return {name: value for name, value in values.items() if value is not None}
 

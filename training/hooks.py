@@ -13,9 +13,9 @@ import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from pipeline.progress import format_seconds, with_progress
+from pipeline.progress import format_seconds
 from training import checkpoints
-from training.evaluation import Evaluator, History, Row, rows_of
+from training.evaluation import Evaluator, History, Row, predicted_rows
 from training.interrupts import StopRequest
 from training.model_fn import TrainingTensors
 
@@ -77,6 +77,12 @@ class ProgressHook(_StepHook):
         self._bar = None
         self._losses: List[float] = []
         self._seconds = 0.0
+        self._steps, self._widths = 0, 0  # of this process; the sum over its steps
+
+    @property
+    def mean_width(self) -> float:
+        """What the batches so far were padded to, on average; 0 where there were none."""
+        return self._widths / max(self._steps, 1)
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
         """Opens the bar."""
@@ -91,14 +97,16 @@ class ProgressHook(_StepHook):
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         """Asks for what is shown."""
         self._started = time.perf_counter()
-        return tf.train.SessionRunArgs([self._tensors.loss, self._tensors.learning_rate])
+        return tf.train.SessionRunArgs([self._tensors.loss, self._tensors.learning_rate, self._tensors.width])
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         """Counts, and shows a line if it is time for one."""
         seconds = time.perf_counter() - self._started
-        loss, rate = run_values.results
+        loss, rate, width = run_values.results
         self.step += 1
         self._losses.append(loss)
+        self._steps += 1
+        self._widths += int(width)
         self._seconds += seconds
         self._history.add_step(seconds, self._batch_size)
         if self._bar is not None:
@@ -205,13 +213,13 @@ class EvaluationHook(_StepHook):
             run_context.request_stop()
 
     def _predict(self, session: tf.Session) -> List[Row]:
-        return list(with_progress(self._rows(session), self._num_examples, "evaluation", "examples"))
+        return list(predicted_rows(self._batches(session), self._num_examples, "evaluation"))
 
-    def _rows(self, session: tf.Session) -> Iterator[Row]:
+    def _batches(self, session: tf.Session) -> Iterator[Row]:
         session.run(self._tensors.dev_start)
         while True:
             try:
                 batch = session.run(self._tensors.dev_batch)
             except tf.errors.OutOfRangeError:
                 return
-            yield from rows_of(batch)
+            yield batch

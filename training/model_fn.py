@@ -40,6 +40,7 @@ class TrainingTensors:
     Attributes:
       loss: scalar.
       learning_rate: scalar, of the step.
+      width: scalar, tokens of a sequence of the step's batch, with padding.
       dev_start: the operation that goes to the start of the dev set; None where there is none.
       dev_batch: the head's predictions for the next batch of it, by the weights of the moment.
       saver: of the training's checkpoints.
@@ -47,6 +48,7 @@ class TrainingTensors:
 
     loss: tf.Tensor
     learning_rate: tf.Tensor
+    width: tf.Tensor
     dev_start: Optional[tf.Operation] = None
     dev_batch: Optional[Features] = None
     saver: Optional[tf.train.Saver] = None
@@ -156,16 +158,17 @@ def build_model_fn(
         steps, warmup = schedule.num_train_steps, schedule.num_warmup_steps
         return loss, optimization.train_step(grads, variables, schedule.learning_rate, steps, warmup, use_tpu)
 
-    def watched(loss: tf.Tensor, saver: tf.train.Saver) -> TrainingTensors:
+    def watched(features: Features, loss: tf.Tensor, saver: tf.train.Saver) -> TrainingTensors:
         rate = tf.get_collection(optimization.LEARNING_RATE)[-1]
+        width = tf.shape(features["input_ids"])[1]
         tf.summary.scalar("learning_rate", rate)
         if dev_data is None:
-            return TrainingTensors(loss, rate, saver=saver)
+            return TrainingTensors(loss, rate, width, saver=saver)
         batches = tf.data.make_initializable_iterator(dev_data())
         features = batches.get_next()
         with tf.variable_scope(tf.get_variable_scope(), reuse=True), fused_ops.compiling(False):
             output = forward(features, is_training=False)
-        return TrainingTensors(loss, rate, batches.initializer, head.predictions(output, features), saver)
+        return TrainingTensors(loss, rate, width, batches.initializer, head.predictions(output, features), saver)
 
     def initial_values() -> InitialValues:
         return InitialValues(source.parts if source else _by_name(init_checkpoint))
@@ -189,7 +192,7 @@ def build_model_fn(
             # On a TPU this is inside of the replicated step, where a saver cannot be built.
             saver = None if use_tpu else make_saver(values)
             spec["scaffold_fn"] = lambda: values.scaffold(saver or make_saver(values))
-            spec["training_hooks"] = [] if use_tpu else training_hooks(watched(spec["loss"], saver))
+            spec["training_hooks"] = [] if use_tpu else training_hooks(watched(features, spec["loss"], saver))
             return compat.TPUEstimatorSpec(**spec)
         with fused_ops.compiling(False):
             output = forward(features, is_training=False)

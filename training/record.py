@@ -76,8 +76,8 @@ class RunRecord:
         if "base" in self._noted.get("facts", {}):
             # Moved, or left away: fingerprints tell whether it is the same.
             now = {name: value for name, value in now.items() if name not in STARTING_POINTS}
-        # A setting that an older version did not know had its default then.
-        unset = {field.name: field.default for field in dataclasses.fields(self._settings)}
+        # What a setting was for an older version, which did not know it.
+        unset = {field.name: field.metadata["unknown"] for field in dataclasses.fields(self._settings)}
         return [
             f"--{name} was {self._noted.get(name, unset[name])}, is {value}"
             for name, value in now.items()

@@ -16,8 +16,7 @@ import errors
 import modeling
 import optimization
 import tokenization
-from pipeline import cache, records
-from pipeline.progress import with_progress
+from pipeline import batches, cache, records
 from training import (
     checkpoints,
     compat,
@@ -326,18 +325,10 @@ class Run:
             scoring = [hooks.EvaluationHook(tensors, evaluator, saving, dev.num_examples)] if evaluator else []
             return [progress, saving, *scoring]
 
-        input_fn = records.file_based_input_fn_builder(
-            record_file,
-            settings.max_seq_length,
-            is_training=True,
-            drop_remainder=True,
-            seed=self.seed,
-            skip_examples=start * settings.train_batch_size,
-            label_types=self.head.label_types,
-        )
+        input_fn = self._training_input_fn(record_file, start)
         dev_data = None
         if dev:
-            dev_fn = self._input_fn(dev.record_file)
+            dev_fn = self._scoring_input_fn(dev.record_file)
             dev_data = lambda: dev_fn({"batch_size": settings.eval_batch_size})  # noqa: E731
         # Summaries go to the writer of this folder. Made here, it does not begin with the graph, which takes more room
         # than the weights.
@@ -347,6 +338,9 @@ class Run:
         # A TPU's loop has no hook that would see the request: there signals act at once.
         with self._failures_told(watching), interrupts.deferred(not settings.use_tpu) as stop:
             estimator.train(input_fn=input_fn, max_steps=step)
+        if watching and watching[-1].mean_width and not settings.pads_all:
+            width = watching[-1].mean_width
+            tf.logging.info("Batches had %.1f tokens on average (--max_seq_length=%d).", width, settings.max_seq_length)
         if stop.is_set:
             history.write()
             raise errors.StoppedError(
@@ -401,14 +395,38 @@ class Run:
     def _predict(
         self, record_file: str, batch_size: int, source: Optional[sources.Source]
     ) -> Iterator[Dict[str, np.ndarray]]:
-        batches = self._estimator(source, predict_batch_size=batch_size).predict(
-            input_fn=self._input_fn(record_file), yield_single_examples=False
+        predicted = self._estimator(source, predict_batch_size=batch_size).predict(
+            input_fn=self._scoring_input_fn(record_file), yield_single_examples=False
         )
-        rows = (row for batch in batches for row in evaluation.rows_of(batch))
-        yield from with_progress(rows, cache.num_records(record_file), "predictions", "examples")
+        yield from evaluation.predicted_rows(predicted, cache.num_records(record_file), "predictions")
 
-    def _input_fn(self, record_file: str) -> records.InputFn:
+    def _training_input_fn(self, record_file: str, start: int) -> records.InputFn:
+        """The batches of the training from a step on."""
+        settings = self.settings
+        if not settings.pads_all:
+            return batches.training_input_fn(
+                record_file,
+                settings.max_seq_length,
+                epoch_size=cache.num_records(record_file),
+                total_steps=self._schedule.num_train_steps,
+                seed=self.seed,
+                skip_steps=start,
+                label_types=self.head.label_types,
+            )
+        return records.file_based_input_fn_builder(
+            record_file,
+            settings.max_seq_length,
+            is_training=True,
+            drop_remainder=True,
+            seed=self.seed,
+            skip_examples=start * settings.train_batch_size,
+            label_types=self.head.label_types,
+        )
+
+    def _scoring_input_fn(self, record_file: str) -> records.InputFn:
         """One pass over records, for scoring."""
+        if not self.settings.pads_all:
+            return batches.scoring_input_fn(record_file, self.settings.max_seq_length, self.head.label_types)
         return records.file_based_input_fn_builder(
             record_file,
             self.settings.max_seq_length,

@@ -25,7 +25,9 @@ TRAINING = "training"
 ADAPTER_SETTINGS = {"adapter_" + field.name: field.name for field in dataclasses.fields(AdapterConfig)}
 
 
-def setting(default: Any, help_text: str, scope: Optional[str] = None, kind: str = "value") -> Any:
+def setting(
+    default: Any, help_text: str, scope: Optional[str] = None, kind: str = "value", unknown: Optional[Any] = None
+) -> Any:
     """A field that is also a flag.
 
     Args:
@@ -33,8 +35,9 @@ def setting(default: Any, help_text: str, scope: Optional[str] = None, kind: str
       help_text: what `--help` says; the default is added by absl.
       scope: when another value means another run, see the module's text.
       kind: `value`; `path`, compared as an absolute path; or `file`, compared by its contents.
+      unknown: what a run had that was begun before there was this setting; the default if None.
     """
-    metadata = {"help": help_text, "scope": scope, "kind": kind}
+    metadata = {"help": help_text, "scope": scope, "kind": kind, "unknown": default if unknown is None else unknown}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -57,7 +60,7 @@ class Settings:
     )
     do_lower_case: bool = setting(True, "Lower-case the input: true for uncased models, false for cased ones.", MODEL)
     max_seq_length: int = setting(
-        128, "Tokens of a sequence with its special tokens: longer ones are cut, shorter ones padded.", TRAINING
+        128, "The most tokens of a sequence, its special tokens included: longer ones are cut.", TRAINING
     )
     do_train: bool = setting(False, "Train.")
     do_eval: bool = setting(False, "Score the dev split.")
@@ -143,6 +146,14 @@ class Settings:
         "Folder for tokenised features, which runs share; by default 'features' beside the output folder, or in it "
         "where that is not possible. May be deleted while no run is using it.",
     )
+    pad_to_max_seq_length: bool = setting(
+        False,
+        "Pad every sequence to --max_seq_length and batch in plain shuffled order, as the original does. It costs the "
+        "time of the padding: otherwise sequences of like length share a batch that is as wide as the longest of them. "
+        "Always so on a TPU.",
+        TRAINING,
+        unknown=True,
+    )
 
     @property
     def feature_folders(self) -> Tuple[str, ...]:
@@ -158,6 +169,11 @@ class Settings:
     def evaluates_in_training(self) -> bool:
         """Whether the dev split is scored along the training."""
         return self.do_train and self.do_eval and self.eval_every_steps != 0
+
+    @property
+    def pads_all(self) -> bool:
+        """Whether all batches have the width `max_seq_length`."""
+        return self.pad_to_max_seq_length or self.use_tpu
 
     @property
     def tokenizer_key(self) -> str:
@@ -257,6 +273,8 @@ class Settings:
             if name in values:
                 value = getattr(self.adapter, field, None)
                 values[name] = list(value) if isinstance(value, tuple) else value
+        if "pad_to_max_seq_length" in values:
+            values["pad_to_max_seq_length"] = self.pads_all
         return values
 
     def training_values(self) -> Dict[str, Any]:
