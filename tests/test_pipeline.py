@@ -17,7 +17,6 @@ from pipeline.features import (
     PaddingInputExample,
     convert_examples_to_features,
     convert_single_example,
-    pad_examples,
     truncate_seq_pair,
 )
 from pipeline.records import (
@@ -157,16 +156,6 @@ def test_features_are_listed_under_the_names_of_the_network():
     assert set(features.as_lists()) == set(records.feature_spec(2))
 
 
-@pytest.mark.parametrize("count, multiple, fillers", [(5, 4, 3), (8, 4, 0), (1, 8, 7), (5, None, 0), (5, 1, 0)])
-def test_fillers_complete_the_last_batch(count, multiple, fillers):
-    examples = [InputExample(str(index), "it") for index in range(count)]
-    padded = pad_examples(examples, multiple)
-    assert padded[:count] == examples
-    assert len(padded) == count + fillers
-    assert all(isinstance(filler, PaddingInputExample) for filler in padded[count:])
-    assert len(examples) == count
-
-
 # ----------------------------------------------------------------------------------------- records
 
 
@@ -208,14 +197,12 @@ def training_fn(path: str, seed: int = 5, skip: int = 0, drop_remainder: bool = 
 
 
 def test_what_is_written_is_read_back(tokenizer, tmp_path):
-    examples = pad_examples(
-        [
-            InputExample("a", "the cat sees it", None, "good"),
-            InputExample("b", "the dog", "it runs", "bad"),
-            InputExample("c", "she sees the big cats and the small dogs .", "they run", "good"),
-        ],
-        4,
-    )
+    examples = [
+        InputExample("a", "the cat sees it", None, "good"),
+        InputExample("b", "the dog", "it runs", "bad"),
+        InputExample("c", "she sees the big cats and the small dogs .", "they run", "good"),
+        PaddingInputExample(),
+    ]
     path = str(tmp_path / "eval.tf_record")
     file_based_convert_examples_to_features(examples, LABELS, 8, tokenizer, path)
     features = convert_examples_to_features(examples, LABELS, 8, tokenizer)
@@ -223,7 +210,8 @@ def test_what_is_written_is_read_back(tokenizer, tmp_path):
     assert set(batch) == set(NAMES)
     for name in NAMES:
         expected = [values[0] if len(values) == 1 else values for values in (f.as_lists()[name] for f in features)]
-        np.testing.assert_array_equal(batch[name], expected)
+        real = slice(None) if name != "input_mask" else slice(3)  # a filler is one token: none would be no sequence
+        np.testing.assert_array_equal(batch[name][real], expected[real])
         assert batch[name].dtype == np.int32
     assert batch["label_ids"].shape == (4,)
     assert batch["is_real_example"].tolist() == [1, 1, 1, 0]
