@@ -230,7 +230,10 @@ class BasicTokenizer:
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Returns the words of a text."""
-        text = convert_to_unicode(text).translate(_CLEANED)
+        text = convert_to_unicode(text)
+        if text.isascii() and text.isalnum():  # most words, if they come one by one
+            return [text.lower() if self.do_lower_case else text]
+        text = text.translate(_CLEANED)
         if self.do_lower_case:
             text = unicodedata.normalize("NFD", text.lower()).translate(_WITHOUT_MARKS)
         return whitespace_tokenize(text.translate(_PUNCTUATION_APART))
@@ -307,6 +310,7 @@ class WordpieceTokenizer:
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
         self._longest_piece = max(map(len, vocab), default=0)
+        self._inside = {piece[len("##") :] for piece in vocab if piece.startswith("##")}
         self._pieces_of_word: Dict[str, Tuple[str, ...]] = {}
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
@@ -345,17 +349,15 @@ class WordpieceTokenizer:
 
     def _split(self, word: str) -> List[str]:
         pieces: List[str] = []
-        start = 0
+        start, prefix, choice = 0, "", self.vocab
         while start < len(word):
-            prefix = "##" if start else ""
             for end in range(min(len(word), start + self._longest_piece), start, -1):
-                piece = prefix + word[start:end]
-                if piece in self.vocab:
+                if word[start:end] in choice:
                     break
             else:
                 return [self.unk_token]
-            pieces.append(piece)
-            start = end
+            pieces.append(prefix + word[start:end])
+            start, prefix, choice = end, "##", self._inside
         return pieces
 
 

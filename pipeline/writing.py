@@ -58,14 +58,20 @@ def _entry(name: str, values: Sequence[Union[int, float]]) -> bytes:
     """A feature under its name, as a field of `Features`."""
     if isinstance(values[0], float):
         tag, packed = _SECOND, struct.pack(f"<{len(values)}f", *values)
-    elif min(values) >= 0 and max(values) < 128:
-        tag, packed = _THIRD, bytes(values)
     else:
-        tag, packed = _THIRD, b"".join(map(_varint, values))
+        tag, packed = _THIRD, _packed(values)
     numbers = _FIRST + _varint(len(packed)) + packed
     feature = tag + _varint(len(numbers)) + numbers
     entry = _name(name) + _SECOND + _varint(len(feature)) + feature
     return _FIRST + _varint(len(entry)) + entry
+
+
+def _packed(values: Sequence[int]) -> bytes:
+    try:
+        small = bytes(values)
+    except ValueError:  # some are below 0 or above 255
+        return b"".join(map(_varint, values))
+    return small if small.isascii() else b"".join(map(_varint, values))  # below 128, a number is its own byte
 
 
 @functools.lru_cache(maxsize=1024)
