@@ -9,7 +9,7 @@
    texts and the vocabulary is not counted. The ids of both are compared; those that differ are counted.
 2. Memory: files in MNLI's layout with so many rows, pairs of MRPC's sentences, go the way of a run's training split in
    a process of their own. Resident memory above that of the same process with its modules and vocabulary loaded; of
-   the processes that it forks, the largest, with what it shares with the first.
+   the processes that it forks (if only while modules were loaded), the largest, with what it shares. Linux only.
 """
 
 from __future__ import annotations
@@ -135,15 +135,18 @@ def write_pairs(path: str, rows: int, data_dir: str) -> None:
             file.write("\t".join(cells) + "\n")
 
 
-def peaks() -> Tuple[float, float]:
-    """Largest resident memory so far, in MB: of this process, and of the largest that it has forked."""
-    return tuple(resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+def resident(name: str) -> float:
+    """Memory of this process in MB: `VmRSS` is what it has now, `VmHWM` the most that it had."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name)) / 1024
 
 
 def measure_memory(args: argparse.Namespace, data_dir: str) -> Dict[str, float]:
     """Makes features of a folder's training split, here."""
     tokenizer = tokenization.FullTokenizer(args.vocab_file, args.do_lower_case)
-    base, _ = peaks()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the most so far is forgotten
+    base = resident("VmRSS")
     started = time.perf_counter()
     task = tasks.get("MNLI")
     split = tasks.StreamedSplit(task, data_dir, "train")
@@ -153,13 +156,12 @@ def measure_memory(args: argparse.Namespace, data_dir: str) -> Dict[str, float]:
     made = time.perf_counter()
     found = cache.feature_files(folder, "train", split, task.labels, args.max_seq_length, tokenizer, "")
     assert found == paths
-    own, forked = peaks()
     return {
         "rows": len(split),
         "files": len(paths),
         "base_mb": base,
-        "peak_mb": own,
-        "forked_mb": forked,
+        "peak_mb": resident("VmHWM"),
+        "forked_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
         "read_seconds": read - started,
         "made_seconds": made - read,
         "found_seconds": time.perf_counter() - made,
@@ -222,10 +224,12 @@ def main() -> None:
     """Reads the flags, measures, prints."""
     args = read_flags()
     tf.logging.set_verbosity(tf.logging.ERROR)
+    if args.processes:
+        parallel.num_processes = lambda: args.processes
     if args.measured_folder:
         print(json.dumps(measure_memory(args, args.measured_folder)))
         return
-    print(f"Cores: {parallel.num_processes()}; load of the machine: {os.getloadavg()[0]:.1f}.")
+    print(f"Processes: {parallel.num_processes()}; load of the machine: {os.getloadavg()[0]:.1f}.")
     rows = measure_rates(args)
     if rows:
         print_rates(rows)
