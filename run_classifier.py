@@ -16,7 +16,7 @@ import os
 # TensorFlow's C++ side greets with pages of notes on missing GPU libraries. Must be set before the import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -32,7 +32,6 @@ from pipeline.features import (  # noqa: F401  (names that notebooks import from
     PaddingInputExample,
     convert_examples_to_features,
     convert_single_example,
-    pad_examples,
 )
 from pipeline.records import (  # noqa: F401
     file_based_convert_examples_to_features,
@@ -202,11 +201,12 @@ class Data:
 
     Attributes:
       task: the task.
-      splits: `train`, `dev`, `test` -> examples.
+      splits: `train`, `dev`, `test` -> examples. Those of a known task are read from the file whenever they are gone
+        through; own data is in memory, where labels are learnt from it and dev is split off.
     """
 
     task: tasks.Task
-    splits: Mapping[str, Sequence[InputExample]]
+    splits: Mapping[str, Collection[InputExample]]
 
     def facts(self) -> Dict[str, Any]:
         """What makes a run of this data another one than of other data."""
@@ -215,7 +215,7 @@ class Data:
             # Dev decides on the best weights: as long as a training goes on, it must be the same too.
             facts.update(
                 {
-                    f"{name}_data": cache.fingerprint(self.splits[name])
+                    f"{name}_data": tasks.fingerprint(self.splits[name])
                     for name in ("train", "dev")
                     if name in self.splits
                 }
@@ -242,7 +242,7 @@ def read_data(settings: ClassifierSettings) -> Data:
         except errors.UserError as error:
             hint = "Data of your own is given by --train_file, in place of --data_dir."
             raise errors.UserError(f"{error} {hint}") from None
-        splits = {name: list(tasks.read_examples(task, settings.data_dir, name)) for name in wanted}
+        splits = {name: tasks.StreamedSplit(task, settings.data_dir, name) for name in wanted}
     else:
         raise errors.UserError(
             "No data: give --data_dir, the folder of a known task ({}), or own data by --train_file, --dev_file, "
@@ -285,26 +285,21 @@ def make_head(settings: ClassifierSettings, data: Data) -> Head:
     return RegressionHead() if task.is_regression else ClassificationHead(len(task.labels), weights)
 
 
-def features_of(run: Run, data: Data, split: str, pad_to: int = 1) -> str:
-    """The TFRecord file with a split's features, from the cache of features if they are in it.
-
-    Args:
-      run: the run.
-      data: the task and its examples.
-      split: name of the split.
-      pad_to: batch size that a TPU needs to be full to the last batch.
-    """
+def features_of(run: Run, data: Data, split: str) -> List[str]:
+    """The TFRecord files with a split's features, from the cache of features if they are in it."""
     settings = run.settings
-    examples = pad_examples(data.splits[split], pad_to if settings.use_tpu else 1)
+    # What is scored must fill a TPU's batches to the last one.
+    batch_sizes = {"dev": settings.eval_batch_size, "test": settings.predict_batch_size}
     with files.reported():
-        return cache.feature_file(
+        return cache.feature_files(
             files.writable_folder(*settings.feature_folders),
             split,
-            examples,
+            data.splits[split],
             data.task.labels,
             settings.max_seq_length,
             run.tokenizer,
             settings.tokenizer_key,
+            batch_sizes.get(split, 1) if settings.use_tpu else 1,
         )
 
 
@@ -321,18 +316,18 @@ def train(run: Run, data: Data) -> None:
     """Trains; scores the dev split along the way where that is asked for."""
     dev = None
     if run.settings.evaluates_in_training:
-        dev = DevSet(features_of(run, data, "dev", run.settings.eval_batch_size), scorer(run, data))
+        dev = DevSet(features_of(run, data, "dev"), scorer(run, data))
     run.train(features_of(run, data, "train"), dev)
 
 
 def evaluate(run: Run, data: Data) -> Scores:
     """Scores the dev split; writes `eval_results.txt` and `results.json`."""
     batch_size = run.settings.eval_batch_size
-    rows = list(run.predict(features_of(run, data, "dev", batch_size), batch_size))
+    rows = list(run.predict(features_of(run, data, "dev"), batch_size))
     scores = scorer(run, data)(rows)
     majority = scoring.majority_class_score(list(scores.metrics), np.array([row["label_ids"] for row in rows]))
     sizes = {
-        name: {"examples": len(split), "fingerprint": cache.fingerprint(split)} for name, split in data.splits.items()
+        name: {"examples": len(split), "fingerprint": tasks.fingerprint(split)} for name, split in data.splits.items()
     }
     results.report(run, data.task.name, scores, majority, sizes, rows)
     return scores
@@ -345,7 +340,7 @@ def predict(run: Run, data: Data) -> None:
     the label words in the form that GLUE's server takes, e.g. `CoLA.tsv`.
     """
     task, batch_size = data.task, run.settings.predict_batch_size
-    rows = list(run.predict(features_of(run, data, "test", batch_size), batch_size))
+    rows = list(run.predict(features_of(run, data, "test"), batch_size))
     lines = ["\t".join(map(str, row["logits" if task.is_regression else "probabilities"])) for row in rows]
     if run.settings.predict_header or run.settings.has_own_data:
         lines.insert(0, "\t".join(task.labels or ["prediction"]))
@@ -366,6 +361,10 @@ def run_task(settings: ClassifierSettings) -> None:
         settings = dataclasses.replace(settings, task_name=data.task.name)
         run = Run(settings, make_head(settings, data), len(data.splits.get("train", ())), data.facts())
         run.claim_output_dir()
+    for split in data.splits:
+        if split != "train" or settings.do_train:
+            # Now, while there is no session: features of much data are made in forked processes.
+            features_of(run, data, split)
     if settings.do_train:
         train(run, data)
     if settings.do_eval:

@@ -17,7 +17,7 @@ import os
 # TensorFlow's C++ side greets with pages of notes on missing GPU libraries. Must be set before the import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from absl import app, flags
@@ -207,8 +207,8 @@ def tell(train: Optional[squad.Dataset], dev: Optional[squad.Dataset]) -> None:
             )
 
 
-def features_of(run: Run, dataset: squad.Dataset, split: str, batch_size: int = 1) -> str:
-    """The TFRecord file with the features of a file's windows, from the cache of features if they are in it.
+def features_of(run: Run, dataset: squad.Dataset, split: str, batch_size: int = 1) -> List[str]:
+    """The TFRecord files with the features of a file's windows, from the cache of features if they are in it.
 
     Args:
       run: the run.
@@ -218,7 +218,7 @@ def features_of(run: Run, dataset: squad.Dataset, split: str, batch_size: int = 
     """
     settings = run.settings
     with files.reported():
-        return cache.span_file(
+        return cache.span_files(
             files.writable_folder(*settings.feature_folders),
             split,
             dataset,
@@ -233,15 +233,15 @@ def train(run: Run, data: Data, answerer: Optional[Answerer]) -> None:
     """Trains; scores the dev file along the way where that is asked for."""
     dev = None
     if data.dev:
-        # Now, while there is no session: features are made in forked processes. (One file, but on a TPU.)
+        # Now, while there is no session: features are made in forked processes. (The same twice, but on a TPU.)
         features_of(run, data.dev, "dev", run.settings.predict_batch_size)
-        record_file = features_of(run, data.dev, "dev", run.settings.eval_batch_size)
+        dev_files = features_of(run, data.dev, "dev", run.settings.eval_batch_size)
         if run.settings.evaluates_in_training:
-            dev = DevSet(record_file, answerer.score)
-    train_file = features_of(run, data.train, "train")
-    if not cache.num_records(train_file):
+            dev = DevSet(dev_files, answerer.score)
+    train_files = features_of(run, data.train, "train")
+    if not cache.num_records(train_files):
         raise errors.UserError(f"{run.settings.train_file}: no paragraph has a token that could be trained on.")
-    run.train(train_file, dev)
+    run.train(train_files, dev)
 
 
 def answer(run: Run, data: Data, answerer: Answerer) -> Optional[Scores]:

@@ -1,7 +1,7 @@
 """Text to token ids: WordPiece (BERT) and SentencePiece (ALBERT) behind one interface.
 
 Names and behaviour are those of the `tokenization.py` that comes with Google's BERT, so what imports it keeps
-working. Either tokenizer offers `tokenize`, `tokenize_with_offsets`, `convert_tokens_to_ids`,
+working. Either tokenizer offers `tokenize`, `tokenize_with_offsets`, `token_ids`, `convert_tokens_to_ids`,
 `convert_ids_to_tokens`, `vocab`, `inv_vocab` and `unk_token`; whatever `tokenize` returns is in `vocab`.
 `create_tokenizer` chooses.
 """
@@ -18,8 +18,10 @@ import tensorflow.compat.v1 as tf
 
 from errors import UserError
 
-# Words whose pieces are remembered by one WordpieceTokenizer; a language's frequent words are far fewer.
+# Words whose pieces or ids one tokenizer remembers; a language's frequent words are far fewer.
 _MAX_CACHED_WORDS = 100000
+# Longer ones are not remembered with their ids: paragraphs without a space, for instance, which hardly come again.
+_MAX_CACHED_CHARACTERS = 50
 
 # Folder names of Google's releases, e.g. wwm_uncased_L-24_H-1024_A-16. The layer count is part of the name:
 # a user's own folder, say `cased_vs_uncased`, says nothing about the checkpoint in it.
@@ -29,6 +31,9 @@ _CASED_RELEASE = re.compile(r"(?:wwm_|multi_)?cased_L-\d")
 _CJK_IDEOGRAPH = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
+
+# White space to Python's `str.split`, but control characters to BERT, which drops them.
+_DROPPED_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 _WORD_START = "\u2581"  # SentencePiece writes a space as this character.
 _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # a byte of a character that a model with byte fallback has not
@@ -225,7 +230,10 @@ class BasicTokenizer:
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Returns the words of a text."""
-        text = convert_to_unicode(text).translate(_CLEANED)
+        text = convert_to_unicode(text)
+        if text.isascii() and text.isalnum():  # most words, if they come one by one
+            return [text.lower() if self.do_lower_case else text]
+        text = text.translate(_CLEANED)
         if self.do_lower_case:
             text = unicodedata.normalize("NFD", text.lower()).translate(_WITHOUT_MARKS)
         return whitespace_tokenize(text.translate(_PUNCTUATION_APART))
@@ -301,6 +309,8 @@ class WordpieceTokenizer:
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
+        self._longest_piece = max(map(len, vocab), default=0)
+        self._inside = {piece[len("##") :] for piece in vocab if piece.startswith("##")}
         self._pieces_of_word: Dict[str, Tuple[str, ...]] = {}
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
@@ -339,17 +349,15 @@ class WordpieceTokenizer:
 
     def _split(self, word: str) -> List[str]:
         pieces: List[str] = []
-        start = 0
+        start, prefix, choice = 0, "", self.vocab
         while start < len(word):
-            prefix = "##" if start else ""
-            for end in range(len(word), start, -1):
-                piece = prefix + word[start:end]
-                if piece in self.vocab:
+            for end in range(min(len(word), start + self._longest_piece), start, -1):
+                if word[start:end] in choice:
                     break
             else:
                 return [self.unk_token]
-            pieces.append(piece)
-            start = end
+            pieces.append(prefix + word[start:end])
+            start, prefix, choice = end, "##", self._inside
         return pieces
 
 
@@ -366,6 +374,10 @@ class _VocabularyTokenizer:
     inv_vocab: Dict[int, str]
     unk_token: str
 
+    def tokenize(self, text: Union[str, bytes]) -> List[str]:
+        """Returns the tokens of a text."""
+        raise NotImplementedError()
+
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> List[int]:
         """Returns the tokens' ids; `UserError` for a token that is not in `vocab`."""
         return convert_tokens_to_ids(self.vocab, tokens)
@@ -373,6 +385,26 @@ class _VocabularyTokenizer:
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> List[str]:
         """Returns the ids' tokens; `UserError` for an id that is not in `inv_vocab`."""
         return convert_ids_to_tokens(self.inv_vocab, ids)
+
+    def _ids_by_tokens(self, text: Union[str, bytes]) -> List[int]:
+        """What `token_ids` must return, the slow way."""
+        return self.convert_tokens_to_ids(self.tokenize(text))
+
+
+class _WordTable(dict):
+    """Words -> ids, worked out when a word is first met. Forgets all when full."""
+
+    def __init__(self, ids_of: Callable[[str], List[int]]) -> None:
+        super().__init__()
+        self._ids_of = ids_of
+
+    def __missing__(self, word: str) -> Tuple[int, ...]:
+        ids = tuple(self._ids_of(word))
+        if len(word) <= _MAX_CACHED_CHARACTERS:
+            if len(self) >= _MAX_CACHED_WORDS:
+                self.clear()
+            self[word] = ids
+        return ids
 
 
 class FullTokenizer(_VocabularyTokenizer):
@@ -384,6 +416,22 @@ class FullTokenizer(_VocabularyTokenizer):
         self.basic_tokenizer = BasicTokenizer(do_lower_case=do_lower_case)
         self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)
         self.unk_token = self.wordpiece_tokenizer.unk_token
+        self._ids_of_word = _WordTable(self._ids_by_tokens)
+
+    def token_ids(self, text: Union[str, bytes]) -> List[int]:
+        """Returns the ids of the tokens that `tokenize` returns; several times as fast, since words come again.
+
+        Nothing that is done to a text looks beyond white space, so a word between two spaces has its ids by itself.
+        A subclass whose `tokenize` does look beyond must override this too.
+        """
+        text = convert_to_unicode(text)
+        if not text.isprintable():
+            text = _DROPPED_SPACE.sub("", text)
+        ids: List[int] = []
+        ids_of_word = self._ids_of_word
+        for word in text.split():
+            ids += ids_of_word[word]
+        return ids
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Returns the word pieces of a text."""
@@ -432,6 +480,10 @@ def _without_space(text: str) -> str:
     return text.replace(" ", "").replace(_WORD_START, "")
 
 
+def _ends_with_number_and_comma(piece: str) -> bool:
+    return piece.endswith(",") and piece[-2:-1].isdigit()
+
+
 _FOLDED_WIDTHS = _visible_widths(lambda text: _fold(text).replace(_WORD_START, " ").split())
 
 
@@ -444,10 +496,18 @@ class SentencePieceTokenizer(_VocabularyTokenizer):
         self.inv_vocab = {index: self._model.IdToPiece(index) for index in range(self._model.GetPieceSize())}
         self.vocab = collections.OrderedDict((piece, index) for index, piece in self.inv_vocab.items())
         self.unk_token = self.inv_vocab[self._model.unk_id()]
+        # Of these, `tokenize` may make other tokens than the model does.
+        self._doubtful_ids = {index for index, piece in self.inv_vocab.items() if _ends_with_number_and_comma(piece)}
+        self._doubtful_ids.add(self._model.unk_id())
+
+    def token_ids(self, text: Union[str, bytes]) -> List[int]:
+        """Returns the ids of the tokens that `tokenize` returns, straight from the model where that is the same."""
+        ids = self._model.EncodeAsIds(self._clean(text))
+        return ids if self._doubtful_ids.isdisjoint(ids) else self._ids_by_tokens(text)
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Returns the pieces of a text; `unk_token` stands for each stretch the model has no piece for."""
-        pieces = self._encode(self._lower(_fold(_join_space(convert_to_unicode(text)))))
+        pieces = self._encode(self._clean(text))
         return [piece if piece in self.vocab else self.unk_token for piece in pieces]
 
     def tokenize_with_offsets(self, text: str) -> Tuple[List[str], List[Span]]:
@@ -472,13 +532,16 @@ class SentencePieceTokenizer(_VocabularyTokenizer):
         tokens = [piece if piece in self.vocab else self.unk_token for piece in pieces]
         return tokens, _with_marks(spans, text, unicodedata.combining)
 
+    def _clean(self, text: Union[str, bytes]) -> str:
+        return self._lower(_fold(_join_space(convert_to_unicode(text))))
+
     def _lower(self, text: str) -> str:
         return text.lower() if self.do_lower_case else text
 
     def _encode(self, cleaned: str) -> List[str]:
         pieces: List[str] = []
         for piece in self._model.EncodeAsPieces(cleaned):
-            if piece.endswith(",") and piece[-2:-1].isdigit():
+            if _ends_with_number_and_comma(piece):
                 pieces.extend(self._split_off_comma(piece))
             else:
                 pieces.append(piece)

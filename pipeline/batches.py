@@ -6,12 +6,13 @@ All of it is tf.data: no Python runs between two batches.
 from __future__ import annotations
 
 import random
-from typing import Any, List, Mapping, Optional, Sequence, Union
+from typing import Any, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from pipeline import records
 from pipeline.records import CLASS_LABEL, Features, InputFn, graph_function
+from pipeline.writing import Files
 
 # Widths are multiples of this: few shapes, and rows that fill the vector units of a processor.
 WIDTH_STEP = 8
@@ -21,8 +22,6 @@ POOL = 64
 CHUNK = 16384
 # The feature, and the prediction, that says which record of its file a row is.
 ROW = "row_numbers"
-
-Files = Union[str, Sequence[str]]  # the path of a TFRecord file, or several in their order
 
 
 def bucket_widths(seq_length: int) -> List[int]:

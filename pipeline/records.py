@@ -1,14 +1,14 @@
-"""Features -> TFRecords -> batches. One specification drives the writing and the parsing."""
+"""TFRecords, or features in memory -> batches."""
 
 from __future__ import annotations
 
-import uuid
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
 import tokenization
-from pipeline.features import InputFeatures, iterate_features
+from pipeline.features import InputFeatures, iterate_records
+from pipeline.writing import Files, serialize, write_records, write_serialized  # noqa: F401  (asked for here)
 
 # Records held for shuffling: all of most tasks, and a bounded share of memory for the largest.
 SHUFFLE_BUFFER = 100000
@@ -39,51 +39,6 @@ def feature_spec(seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LA
     return spec
 
 
-def _as_proto(values: Sequence) -> tf.train.Feature:
-    if isinstance(values[0], float):
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
-def serialize(features: Any) -> bytes:
-    """The record of an example's features, which have `as_lists`."""
-    values = {name: _as_proto(numbers) for name, numbers in features.as_lists().items()}
-    return tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString()
-
-
-def write_serialized(
-    records: Iterable[bytes], path: str, final_path: Callable[[int], Optional[str]] = lambda count: None
-) -> int:
-    """Writes records as they come, under a temporary name, and renames the file when it is complete.
-
-    Args:
-      records: see `serialize`.
-      path: where to.
-      final_path: where to instead, given the number of records, where that is part of the name.
-
-    Returns:
-      The number of records.
-    """
-    partial = f"{path}.{uuid.uuid4().hex[:8]}.partial"
-    count = 0
-    try:
-        with tf.python_io.TFRecordWriter(partial) as writer:
-            for record in records:
-                writer.write(record)
-                count += 1
-        tf.gfile.Rename(partial, final_path(count) or path, overwrite=True)
-    except BaseException:
-        if tf.gfile.Exists(partial):
-            tf.gfile.Remove(partial)
-        raise
-    return count
-
-
-def write_records(features: Iterable[InputFeatures], path: str) -> int:
-    """The same for features; returns their number."""
-    return write_serialized(map(serialize, features), path)
-
-
 def file_based_convert_examples_to_features(
     examples: Iterable,
     label_list: Sequence[str],
@@ -92,7 +47,7 @@ def file_based_convert_examples_to_features(
     output_file: str,
 ) -> None:
     """Tokenises examples straight into a TFRecord file."""
-    write_records(iterate_features(examples, label_list, max_seq_length, tokenizer), output_file)
+    write_serialized(iterate_records(examples, label_list, max_seq_length, tokenizer), output_file)
 
 
 def shuffled(dataset: tf.data.Dataset, seed: Optional[int]) -> tf.data.Dataset:
@@ -192,7 +147,7 @@ def bucket_of(lengths: tf.Tensor, widths: Sequence[int]) -> tf.Tensor:
 
 
 def file_based_input_fn_builder(
-    input_file: str,
+    input_file: Files,
     seq_length: int,
     is_training: bool,
     drop_remainder: bool,
@@ -200,10 +155,10 @@ def file_based_input_fn_builder(
     skip_examples: int = 0,
     label_types: Mapping[str, tf.DType] = CLASS_LABEL,
 ) -> InputFn:
-    """Makes an estimator's `input_fn` that reads a TFRecord file and pads every sequence to one length.
+    """Makes an estimator's `input_fn` that reads TFRecord files and pads every sequence to one length.
 
     Args:
-      input_file: what `write_records` wrote.
+      input_file: the path, or several in their order.
       seq_length: tokens of a sequence with its padding: the length that the file was written with, or more.
       is_training: shuffle and repeat for ever, or one pass in the file's order.
       drop_remainder: leave out a last batch that is not full.

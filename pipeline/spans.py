@@ -6,14 +6,13 @@ that nothing but token ids has to be kept in records.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 import errors
-from pipeline import parallel, records
+from pipeline import parallel, writing
 from tasks.squad import Answer, Paragraph
 
 # Paragraphs that a process takes at a time: some five questions each, a millisecond or two a question.
@@ -97,10 +96,9 @@ class Window(NamedTuple):
 
 
 class SpanFeatures(NamedTuple):
-    """A window as the network takes it; for the names see `training.heads.SpanHead`."""
+    """A window as records hold it, without padding; for the names see `training.heads.SpanHead`."""
 
     input_ids: Sequence[int]
-    input_mask: Sequence[int]
     segment_ids: Sequence[int]
     question_id: int
     window_id: int
@@ -108,18 +106,17 @@ class SpanFeatures(NamedTuple):
     end_position: int
     is_real_example: bool = True
 
-    def as_lists(self) -> collections.OrderedDict[str, list]:
+    def as_lists(self) -> Dict[str, Sequence[int]]:
         """The values under the names that TFRecords and the network's graph use."""
-        return collections.OrderedDict(
-            input_ids=self.input_ids,
-            input_mask=self.input_mask,
-            segment_ids=self.segment_ids,
-            question_ids=[self.question_id],
-            window_ids=[self.window_id],
-            start_positions=[self.start_position],
-            end_positions=[self.end_position],
-            is_real_example=[int(self.is_real_example)],
-        )
+        return {
+            "input_ids": self.input_ids,
+            "segment_ids": self.segment_ids,
+            "question_ids": [self.question_id],
+            "window_ids": [self.window_id],
+            "start_positions": [self.start_position],
+            "end_positions": [self.end_position],
+            "is_real_example": [int(self.is_real_example)],
+        }
 
 
 def tokenize_document(context: str, tokenizer: Any) -> Document:
@@ -131,7 +128,7 @@ def tokenize_document(context: str, tokenizer: Any) -> Document:
 
 def tokenize_query(text: str, tokenizer: Any, lengths: Lengths) -> List[int]:
     """The ids of a question, cut to the greatest length."""
-    return tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)[: lengths.max_query_length])
+    return tokenizer.token_ids(text)[: lengths.max_query_length]
 
 
 def cut(num_tokens: int, room: int, stride: int) -> List[Tuple[int, int]]:
@@ -199,14 +196,12 @@ def paragraph_features(
         for window_id, window in enumerate(make_windows(document, len(query), lengths)):
             size = len(window.starts)
             ids = [special[0], *query, special[1], *document.ids[window.begin : window.begin + size], special[1]]
-            padding = [0] * (lengths.max_seq_length - len(ids))
             start, end = 0, 0
             if answer and window.begin <= answer[0] and answer[1] < window.begin + size:
                 start, end = (window.first + token - window.begin for token in answer)
             yield SpanFeatures(
-                input_ids=ids + padding,
-                input_mask=[1] * len(ids) + padding,
-                segment_ids=[0] * window.first + [1] * (size + 1) + padding,
+                input_ids=ids,
+                segment_ids=[0] * window.first + [1] * (size + 1),
                 question_id=question_id,
                 window_id=window_id,
                 start_position=start,
@@ -214,10 +209,9 @@ def paragraph_features(
             )
 
 
-def filler(max_seq_length: int) -> SpanFeatures:
-    """Completes the last batch where batches must have one size (TPUs). Never scored."""
-    zeros = [0] * max_seq_length
-    return SpanFeatures(zeros, zeros, zeros, 0, 0, 0, 0, is_real_example=False)
+def filler() -> SpanFeatures:
+    """Completes the last batch where batches must have one size (TPUs). Never scored; one token, not to be empty."""
+    return SpanFeatures([0], [0], 0, 0, 0, 0, is_real_example=False)
 
 
 def iterate_records(
@@ -245,7 +239,7 @@ def iterate_records(
 
     def make(chunk: Sequence[Tuple[int, Paragraph]]) -> List[bytes]:
         return [
-            records.serialize(features)
+            writing.serialize(features)
             for number, paragraph in chunk
             for features in paragraph_features(paragraph, number, tokenizer, lengths)
         ]
@@ -255,7 +249,7 @@ def iterate_records(
         count += len(made)
         yield from made
     for _ in range(-count % pad_to):
-        yield records.serialize(filler(lengths.max_seq_length))
+        yield writing.serialize(filler())
 
 
 def all_windows(paragraphs: Iterable[Paragraph], tokenizer: Any, lengths: Lengths) -> Iterator[List[Window]]:

@@ -168,10 +168,10 @@ def wordpiece_comparisons(vocab_file: str, do_lower_case: bool) -> List[Comparis
     import transformers
 
     ours = tokenization.FullTokenizer(vocab_file, do_lower_case)
-    encode = _encoder(ours, ours.tokenize)
+    encode = ours.token_ids
     short = tokenization.FullTokenizer(vocab_file, do_lower_case)
     short.wordpiece_tokenizer = tokenization.WordpieceTokenizer(short.vocab, max_input_chars_per_word=100)
-    encode_short = _encoder(short, short.tokenize)
+    encode_short = short.token_ids
     slow = transformers.BertTokenizer(vocab_file, do_lower_case=do_lower_case)
     fast = transformers.BertTokenizerFast(vocab_file, do_lower_case=do_lower_case)
 
@@ -202,7 +202,7 @@ def sentencepiece_comparisons(spm_model_file: str, do_lower_case: bool) -> List[
     import transformers
 
     ours = tokenization.SentencePieceTokenizer(spm_model_file, do_lower_case)
-    encode = _encoder(ours, ours.tokenize)
+    encode = ours.token_ids
     slow = transformers.AlbertTokenizer(spm_model_file, do_lower_case=do_lower_case)
     special_ids = {token: ours.vocab[token] for token in slow.all_special_tokens if token in ours.vocab}
     adapted = {

@@ -6,12 +6,14 @@ import codecs
 import contextlib
 import os
 import re
-from typing import Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
 import errors
 
+# Bytes that are read at a time of a file that is not held in memory.
+BLOCK_SIZE = 1 << 20
 LINE_END = re.compile(r"\r\n|\r|\n")
 # UTF-32 comes first: its little-endian mark begins with that of UTF-16.
 _BYTE_ORDER_MARKS = (
@@ -39,9 +41,33 @@ def read_bytes(path: str) -> bytes:
     Raises:
       errors.UserError: it cannot be read; says what lies in its folder.
     """
+    with _opened(path) as reader:
+        return reader.read()
+
+
+def read_line_blocks(path: str) -> Iterator[bytes]:
+    """Yields the contents of a file in blocks of whole lines: each but the last ends with a line feed.
+
+    Raises:
+      errors.UserError: it cannot be read; says what lies in its folder.
+    """
+    started: List[bytes] = []  # of a line whose end is yet to come
+    with _opened(path) as reader:
+        for block in iter(lambda: reader.read(BLOCK_SIZE), b""):
+            lines, line_feed, rest = block.rpartition(b"\n")
+            if line_feed:
+                yield b"".join([*started, lines, line_feed])
+                started = []
+            started.append(rest)
+    if any(started):
+        yield b"".join(started)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tf.gfile.GFile]:
     try:
         with tf.gfile.GFile(path, "rb") as reader:
-            return reader.read()
+            yield reader
     except tf.errors.OpError as error:
         folder = os.path.dirname(path) or "."
         if not tf.gfile.IsDirectory(folder):

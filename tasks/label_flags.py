@@ -5,35 +5,31 @@ from __future__ import annotations
 import collections
 import json
 import math
-from typing import Dict, Optional, Sequence, Tuple, Union
-
-import numpy as np
-from sklearn.utils.class_weight import compute_class_weight
+from typing import Dict, Iterable, Optional, Sequence, Tuple, Union
 
 import errors
 from tasks import formats
 from tasks.table import InputExample
 
 
-def balanced_class_weights(examples: Sequence[InputExample], labels: Sequence[str]) -> Tuple[float, ...]:
+def balanced_class_weights(examples: Iterable[InputExample], labels: Sequence[str]) -> Tuple[float, ...]:
     """A weight per class, in the order of the labels: examples / (classes * examples of the class).
 
     Raises:
       errors.UserError: a label has no example.
     """
-    present = {example.label for example in examples}
-    missing = [label for label in labels if label not in present]
+    counts = collections.Counter(example.label for example in examples)
+    missing = [label for label in labels if label not in counts]
     if missing:
         raise errors.UserError(
             f"--class_weights=balanced needs training examples of every label; '{short(missing[0])}' has none."
         )
-    given = np.array([example.label for example in examples])
-    weights = compute_class_weight(class_weight="balanced", classes=np.array(labels), y=given)
-    return tuple(float(weight) for weight in weights)
+    total = sum(counts.values())
+    return tuple(total / (len(labels) * counts[label]) for label in labels)
 
 
 def class_weights(
-    choice: Optional[str], examples: Sequence[InputExample], labels: Sequence[str]
+    choice: Optional[str], examples: Iterable[InputExample], labels: Sequence[str]
 ) -> Optional[Tuple[float, ...]]:
     """The weights that `--class_weights` asks for, in the order of the labels.
 

@@ -113,78 +113,103 @@ class Task:
         return split
 
 
-def read_lines(path: str) -> List[str]:
-    """The lines of a UTF-8 file without their ends; a byte order mark is dropped.
+def read_lines(path: str) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file without their ends, read as they are needed; a byte order mark is dropped.
 
     Only line feeds (with or without a carriage return) end a line: texts may hold other Unicode line breaks.
 
     Raises:
       errors.UserError: the file is missing, or a byte in it is not UTF-8.
     """
-    text = encodings.decode_utf8(encodings.read_bytes(path), path)
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return [line[:-1] if line.endswith("\r") else line for line in lines]
+    encoding = "utf-8-sig"
+    for block in encodings.read_line_blocks(path):
+        try:
+            text = block.decode(encoding)
+        except UnicodeDecodeError:
+            # What it may be, and in which line, is to be told from the whole file.
+            text = encodings.decode_utf8(encodings.read_bytes(path), path)
+        encoding = "utf-8"
+        lines = text.split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        for line in lines:
+            yield line[:-1] if line.endswith("\r") else line
 
 
 def read_rows(path: str) -> Iterator[Tuple[int, List[str]]]:
     """Yields (line number from 1, cells) of a tab-separated file. Quotes are text; blank lines are skipped."""
     for number, line in enumerate(read_lines(path), start=1):
-        if line.strip():
+        if line and not line.isspace():
             yield number, line.split("\t")
 
 
-def read_examples(task: Task, data_dir: str, split_name: str) -> Iterator[InputExample]:
-    """Yields the examples of a split.
+def split_path(task: Task, data_dir: str, split_name: str) -> str:
+    """The file of a split."""
+    return os.path.join(data_dir, task.split(split_name).file)
+
+
+def read_examples(task: Task, data_dir: str, split_name: str, quiet: bool = False) -> Iterator[InputExample]:
+    """Yields the examples of a split, read as they are needed.
 
     A split without a label column gives every example the first label, as the original scripts do, or the number 0.
+
+    Args:
+      task: the task.
+      data_dir: its folder.
+      split_name: train, dev or test.
+      quiet: do not warn of rows that are left out.
 
     Raises:
       errors.UserError: a missing file, a row with too few columns, an unknown label, or no example at all.
     """
     split = task.split(split_name)
-    path = os.path.join(data_dir, split.file)
+    path = split_path(task, data_dir, split_name)
     read_label = _number if task.is_regression else _label_word
-    count, skipped = 0, []
+    label = 0.0 if task.is_regression else task.labels[0]
+    columns_needed = split.columns_needed()
+    count, skipped, first_skipped = 0, 0, 0
     for number, row in read_rows(path):
         if split.header and number == 1:
             continue
-        if split.skip_short_rows and len(row) < split.columns_needed():
-            skipped.append(number)
+        if len(row) < columns_needed:
+            if not split.skip_short_rows:
+                raise _too_short(row, split, path, number)
+            skipped, first_skipped = skipped + 1, first_skipped or number
             continue
-        _check_width(row, split, path, number)
         if split.only and row[split.only[0]] != split.only[1]:
             continue
         count += 1
-        label = 0.0 if task.is_regression else task.labels[0]
         if split.label is not None:
-            label = read_label(task, row[split.label], f"{path}, line {number}")
+            label = read_label(task, row[split.label], path, number)
         text_b = None if split.text_b is None else row[split.text_b]
         yield InputExample(f"{split_name}-{number - 1}", row[split.text_a], text_b, label)
-    if skipped:
+    if skipped and not quiet:
         tf.logging.warning(
             "%s: %d of %d rows have too few columns and are left out; the first is line %d.",
             path,
-            len(skipped),
-            len(skipped) + count,
-            skipped[0],
+            skipped,
+            skipped + count,
+            first_skipped,
         )
     if not count:
         raise errors.UserError(f"{path} holds no example of {task.name}.")
 
 
-def _label_word(task: Task, cell: str, place: str) -> str:
-    word = task.spellings.get(cell.strip(), cell.strip())
+def _label_word(task: Task, cell: str, path: str, number: int) -> str:
+    word = cell.strip()
+    word = task.spellings.get(word, word)
     if word not in task.labels:
         raise errors.UserError(
-            "{}: unknown label '{}'; {} has the labels {}.".format(place, cell, task.name, ", ".join(task.labels))
+            "{}, line {}: unknown label '{}'; {} has the labels {}.".format(
+                path, number, cell, task.name, ", ".join(task.labels)
+            )
         )
     return word
 
 
-def _number(task: Task, cell: str, place: str) -> float:
+def _number(task: Task, cell: str, path: str, number: int) -> float:
     least, most = task.label_range or (float("-inf"), float("inf"))
+    place = f"{path}, line {number}"
     try:
         value = float(cell)
     except ValueError:
@@ -195,15 +220,14 @@ def _number(task: Task, cell: str, place: str) -> float:
     return value
 
 
-def _check_width(row: Sequence[str], split: Split, path: str, number: int) -> None:
-    if len(row) < split.columns_needed():
-        raise errors.UserError(
-            "{}, line {}: found {} tab-separated column{}, expected at least {}: {!r}.".format(
-                path,
-                number,
-                len(row),
-                "" if len(row) == 1 else "s",
-                split.columns_needed(),
-                "\t".join(row)[:60],
-            )
+def _too_short(row: Sequence[str], split: Split, path: str, number: int) -> errors.UserError:
+    return errors.UserError(
+        "{}, line {}: found {} tab-separated column{}, expected at least {}: {!r}.".format(
+            path,
+            number,
+            len(row),
+            "" if len(row) == 1 else "s",
+            split.columns_needed(),
+            "\t".join(row)[:60],
         )
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import glob
+import itertools
 import os
 import subprocess
 import sys
@@ -12,9 +12,10 @@ import tensorflow.compat.v1 as tf
 from conftest import DAMAGES, ROOT, VOCABULARY, base_flags, damage
 
 import run_classifier
+import tasks
 import tokenization
-from pipeline import cache, records
-from pipeline.features import PaddingInputExample
+from pipeline import cache, writing
+from pipeline.records import file_based_input_fn_builder
 from tasks import InputExample
 from training import files
 
@@ -35,9 +36,9 @@ def tokenizer(tiny_bert):
 def make(tokenizer, tmp_path):
     """Asks the cache for features; what is not said is the same each time."""
 
-    def make(items=None, labels=LABELS, length=12, key="vocabulary 1", name="train"):
+    def make(items=None, labels=LABELS, length=12, key="vocabulary 1", name="train", pad_to=1):
         items = examples() if items is None else items
-        return cache.feature_file(str(tmp_path), name, items, labels, length, tokenizer, key)
+        return cache.feature_files(str(tmp_path), name, items, labels, length, tokenizer, key, pad_to)
 
     return make
 
@@ -49,21 +50,21 @@ def no_tokenising(monkeypatch):
     def fail(*_):
         raise AssertionError("features were made again")
 
-    return lambda: monkeypatch.setattr(records, "write_serialized", fail)
+    return lambda: monkeypatch.setattr(writing, "write_shards", fail)
 
 
-def ids(path):
+def ids(paths):
     found = []
-    for record in tf.python_io.tf_record_iterator(path):
+    for record in itertools.chain.from_iterable(map(tf.python_io.tf_record_iterator, paths)):
         found.append(list(tf.train.Example.FromString(record).features.feature["input_ids"].int64_list.value))
     return found
 
 
 def test_the_same_content_is_made_once(make, no_tokenising):
-    path = make()
+    paths = make()
     no_tokenising()
-    assert make() == path
-    assert len(ids(path)) == 20
+    assert make() == paths
+    assert len(ids(paths)) == cache.num_records(paths) == 20
 
 
 def test_names_of_examples_do_not_matter_but_order_does(make):
@@ -81,20 +82,20 @@ def test_names_of_examples_do_not_matter_but_order_does(make):
         {"items": examples()[:-1]},
         {"items": examples()[:-1] + [InputExample("a", "the dogs is big", None, "0")]},
         {"items": examples()[:-1] + [InputExample("a", "the dogs is", "big", "1")]},
-        {"items": examples() + [PaddingInputExample()]},
+        {"pad_to": 8},
     ],
 )
 def test_other_content_has_a_file_of_its_own(make, change):
     first = make()
     other = make(**change)
     assert other != first
-    assert os.path.exists(first) and os.path.exists(other)
+    assert all(map(os.path.exists, first + other))
 
 
 def test_texts_are_not_confused_with_their_borders(make):
     """`a` + `bc` is another pair than `ab` + `c`, and a text `None` is not a missing one."""
     pairs = [("a", "bc"), ("ab", "c"), ("abc", None), ("abc", "None"), ("abc", "")]
-    assert len({cache.fingerprint([InputExample("x", a, b, "0")]) for a, b in pairs}) == len(pairs)
+    assert len({tasks.fingerprint([InputExample("x", a, b, "0")]) for a, b in pairs}) == len(pairs)
 
 
 def test_another_version_of_the_code_makes_its_own_file(make, monkeypatch):
@@ -103,34 +104,91 @@ def test_another_version_of_the_code_makes_its_own_file(make, monkeypatch):
     assert make() != path
 
 
-def test_a_partial_file_is_never_taken_for_a_whole_one(make, tmp_path, monkeypatch):
-    """A process that dies while writing leaves a file of another name, or none."""
-    written = records.write_serialized
+def test_fillers_complete_the_last_batch(make):
+    paths = make(pad_to=8)
+    assert cache.num_records(paths) == 24
+    assert ids(paths)[:20] == ids(make())
+    assert ids(paths)[20:] == [[0]] * 4
 
-    def dying(features, path, final_path):
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    """Files of eight records each."""
+    monkeypatch.setattr(writing, "RECORDS_A_SHARD", 8)
+
+
+@pytest.mark.parametrize("count, sizes", [(1, [1]), (7, [7]), (8, [8]), (9, [8, 1]), (16, [8, 8]), (20, [8, 8, 4])])
+def test_much_data_is_in_several_files_and_in_order(make, small_shards, monkeypatch, count, sizes):
+    paths = make(examples(count))
+    assert [cache.num_records(path) for path in paths] == sizes
+    assert cache.num_records(paths) == count
+    monkeypatch.setattr(writing, "RECORDS_A_SHARD", 100)
+    assert ids(paths) == ids(make(examples(count), key="another"))
+
+
+def test_no_record_is_one_empty_file(tmp_path):
+    [path] = writing.write_shards(iter(()), str(tmp_path / "none"))
+    assert cache.num_records(path) == len(ids([path])) == 0
+
+
+def test_the_network_reads_several_files_as_one(make, small_shards):
+    paths = make()
+    input_fn = file_based_input_fn_builder(paths, 12, is_training=False, drop_remainder=False)
+    with tf.Graph().as_default(), tf.Session() as session:
+        batch = session.run(tf.data.make_one_shot_iterator(input_fn({"batch_size": 32})).get_next())
+    assert [row[mask == 1].tolist() for row, mask in zip(batch["input_ids"], batch["input_mask"])] == ids(paths)
+
+
+def test_partial_files_are_never_taken_for_whole_ones(make, small_shards, tmp_path, monkeypatch):
+    """A process that is stopped while writing leaves nothing behind."""
+    written = writing.write_shards
+
+    def dying(records, stem):
         def some():
-            for index, feature in enumerate(features):
-                if index == 5:
+            for index, record in enumerate(records):
+                if index == 13:
                     raise KeyboardInterrupt
-                yield feature
+                yield record
 
-        return written(some(), path, final_path)
+        return written(some(), stem)
 
-    monkeypatch.setattr(records, "write_serialized", dying)
+    monkeypatch.setattr(writing, "write_shards", dying)
     with pytest.raises(KeyboardInterrupt):
         make()
-    assert not glob.glob(str(tmp_path / "*.tf_record"))
-    monkeypatch.setattr(records, "write_serialized", written)
+    assert os.listdir(str(tmp_path)) == []
+    monkeypatch.setattr(writing, "write_shards", written)
     assert len(ids(make())) == 20
 
 
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_set_with_a_file_missing_is_made_again(make, small_shards, missing):
+    """As a process leaves it that is killed between two renamings."""
+    paths = make()
+    whole = ids(paths)
+    os.remove(paths[missing])
+    assert make() == paths
+    assert ids(paths) == whole
+
+
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_file_is_made_again(make, how):
-    path = make()
-    whole = ids(path)
-    damage(path, how)
-    assert make() == path
-    assert ids(path) == whole
+def test_a_damaged_file_is_made_again(make, small_shards, log, how):
+    paths = make()
+    whole = ids(paths)
+    damage(paths[1], how)
+    assert make() == paths
+    assert ids(paths) == whole
+    assert any(paths[1] in line and "damaged" in line for line in log)
+
+
+def test_two_damaged_files_do_not_make_a_whole_one(make, small_shards):
+    """Each has the bytes of the other: nothing but their place is wrong."""
+    paths = make()
+    whole = ids(paths)
+    os.rename(paths[0], paths[0] + ".aside")
+    os.rename(paths[1], paths[0])
+    os.rename(paths[0] + ".aside", paths[1])
+    assert make() == paths
+    assert ids(paths) == whole
 
 
 BUILDER = """
@@ -138,8 +196,8 @@ import sys
 sys.path[:0] = [{root!r}, {tests!r}]
 import test_cache, tokenization
 from pipeline import cache
-print(cache.feature_file({folder!r}, "train", test_cache.examples(4000), test_cache.LABELS, 12,
-                         tokenization.FullTokenizer({vocabulary!r}), "vocabulary 1"))
+print(*cache.feature_files({folder!r}, "train", test_cache.examples(4000), test_cache.LABELS, 12,
+                           tokenization.FullTokenizer({vocabulary!r}), "vocabulary 1"))
 """
 
 
@@ -161,7 +219,7 @@ def test_two_processes_may_make_the_same_features_at_the_same_time(tmp_path, tin
     paths = {out.strip().split("\n")[-1] for out, _ in outputs}
     assert len(paths) == 1
     assert os.listdir(folder) == [os.path.basename(path) for path in paths]
-    assert len(ids(paths.pop())) == 4000
+    assert len(ids(paths)) == 4000
 
 
 def test_runs_of_a_sweep_share_their_features(tiny_bert, cola_dir, tmp_path, no_tokenising):

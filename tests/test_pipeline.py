@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 
@@ -11,13 +12,14 @@ import tensorflow.compat.v1 as tf
 from conftest import VOCABULARY
 
 import tokenization
-from pipeline import records
+from pipeline import features as features_module
+from pipeline import parallel, records
 from pipeline.features import (
     InputFeatures,
     PaddingInputExample,
     convert_examples_to_features,
     convert_single_example,
-    pad_examples,
+    iterate_records,
     truncate_seq_pair,
 )
 from pipeline.records import (
@@ -118,6 +120,33 @@ def test_truncation_of_a_pair_works_in_place():
     assert ("".join(a), "".join(b)) == ("abc", "xy")
 
 
+def test_truncation_of_a_pair_takes_the_last_token_of_the_longer_one_again_and_again():
+    for long_a, long_b, room in itertools.product(range(9), range(9), range(12)):
+        a, b = list(range(long_a)), list(range(long_b))
+        expected_a, expected_b = list(a), list(b)
+        while len(expected_a) + len(expected_b) > room:
+            (expected_a if len(expected_a) > len(expected_b) else expected_b).pop()
+        truncate_seq_pair(a, b, room)
+        assert (a, b) == (expected_a, expected_b), (long_a, long_b, room)
+
+
+def test_a_length_without_room_for_the_special_tokens_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="must be 3 at least.*received 2"):
+        convert(tokenizer, "it", length=2)
+
+
+def test_a_tokenizer_of_tokens_alone_will_do(tokenizer):
+    """As other libraries have them; none of their further methods is called."""
+
+    class Foreign:
+        tokenize = staticmethod(tokenizer.tokenize)
+        convert_tokens_to_ids = staticmethod(tokenizer.convert_tokens_to_ids)
+
+    assert (
+        convert(Foreign(), "Seeing the cat", "it").as_lists() == convert(tokenizer, "Seeing the cat", "it").as_lists()
+    )
+
+
 def test_an_empty_text_leaves_the_special_tokens(tokenizer):
     assert convert(tokenizer, "", length=4).input_ids == [CLS, SEP, PAD, PAD]
 
@@ -157,17 +186,65 @@ def test_features_are_listed_under_the_names_of_the_network():
     assert set(features.as_lists()) == set(records.feature_spec(2))
 
 
-@pytest.mark.parametrize("count, multiple, fillers", [(5, 4, 3), (8, 4, 0), (1, 8, 7), (5, None, 0), (5, 1, 0)])
-def test_fillers_complete_the_last_batch(count, multiple, fillers):
-    examples = [InputExample(str(index), "it") for index in range(count)]
-    padded = pad_examples(examples, multiple)
-    assert padded[:count] == examples
-    assert len(padded) == count + fillers
-    assert all(isinstance(filler, PaddingInputExample) for filler in padded[count:])
-    assert len(examples) == count
+def test_of_a_label_that_is_listed_twice_the_first_counts(tokenizer):
+    features = convert_single_example(9, InputExample("guid", "it", None, "x"), ["x", "y", "x"], 8, tokenizer)
+    assert features.label_id == 0
+
+
+def test_the_first_example_is_shown(tokenizer, log):
+    examples = [InputExample("first", "the cat", None, "good"), InputExample("second", "it", None, "bad")]
+    for make in (convert_examples_to_features, iterate_records):
+        del log[:]
+        list(make(examples, LABELS, 8, tokenizer))
+        assert "guid: first" in log and "tokens: [CLS] the cat [SEP]" in log and "label: good (id = 1)" in log
+        assert "guid: second" not in log
 
 
 # ----------------------------------------------------------------------------------------- records
+
+
+def many(count: int) -> list:
+    nouns = ["cat", "dog", "cats", "dogs"]
+    return [
+        InputExample(str(i), "the " * (i % 5) + nouns[i % 4], "it" if i % 3 else None, LABELS[i % 2])
+        for i in range(count)
+    ]
+
+
+def test_records_are_as_long_as_their_sequences(tokenizer):
+    [record, filler] = iterate_records([many(6)[4], PaddingInputExample()], LABELS, 20, tokenizer)
+    found = tf.train.Example.FromString(record).features.feature
+    values = {name: list(feature.int64_list.value) for name, feature in found.items()}
+    assert values == {
+        "input_ids": ids("[CLS] the the the the cat [SEP] it [SEP]"),
+        "segment_ids": [0] * 7 + [1] * 2,
+        "label_ids": [0],
+        "is_real_example": [1],
+    }
+    found = tf.train.Example.FromString(filler).features.feature
+    assert {name: list(feature.int64_list.value) for name, feature in found.items()} == {
+        "input_ids": [0], "segment_ids": [0], "label_ids": [0], "is_real_example": [0]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("processes", [1, 2, None])
+def test_records_are_the_same_and_in_order_however_many_processes_make_them(tokenizer, monkeypatch, processes):
+    expected = list(iterate_records(many(100), LABELS, 20, tokenizer, processes=1))
+    monkeypatch.setattr(features_module, "EXAMPLES_A_CHUNK", 7)
+    monkeypatch.setattr(features_module, "EXAMPLES_FOR_PROCESSES", 10)
+    monkeypatch.setattr(parallel, "num_processes", lambda: 3)
+    assert list(iterate_records(iter(many(100)), LABELS, 20, tokenizer, processes)) == expected
+
+
+def test_few_examples_start_no_process(tokenizer, monkeypatch):
+    monkeypatch.setattr(parallel, "num_processes", lambda: pytest.fail("processes were wanted"))
+    assert len(list(iterate_records(many(100), LABELS, 20, tokenizer))) == 100
+
+
+def test_an_unknown_label_is_named_by_another_process_too(tokenizer):
+    examples = many(2000) + [InputExample("guid", "it", None, "ugly")]
+    with pytest.raises(ValueError, match="The example guid has the label 'ugly'; the labels are bad, good."):
+        list(iterate_records(examples, LABELS, 20, tokenizer, processes=2))
 
 
 def numbered(count: int, length: int = 4) -> list:
@@ -208,14 +285,12 @@ def training_fn(path: str, seed: int = 5, skip: int = 0, drop_remainder: bool = 
 
 
 def test_what_is_written_is_read_back(tokenizer, tmp_path):
-    examples = pad_examples(
-        [
-            InputExample("a", "the cat sees it", None, "good"),
-            InputExample("b", "the dog", "it runs", "bad"),
-            InputExample("c", "she sees the big cats and the small dogs .", "they run", "good"),
-        ],
-        4,
-    )
+    examples = [
+        InputExample("a", "the cat sees it", None, "good"),
+        InputExample("b", "the dog", "it runs", "bad"),
+        InputExample("c", "she sees the big cats and the small dogs .", "they run", "good"),
+        PaddingInputExample(),
+    ]
     path = str(tmp_path / "eval.tf_record")
     file_based_convert_examples_to_features(examples, LABELS, 8, tokenizer, path)
     features = convert_examples_to_features(examples, LABELS, 8, tokenizer)
@@ -223,7 +298,8 @@ def test_what_is_written_is_read_back(tokenizer, tmp_path):
     assert set(batch) == set(NAMES)
     for name in NAMES:
         expected = [values[0] if len(values) == 1 else values for values in (f.as_lists()[name] for f in features)]
-        np.testing.assert_array_equal(batch[name], expected)
+        real = slice(None) if name != "input_mask" else slice(3)  # a filler is one token: none would be no sequence
+        np.testing.assert_array_equal(batch[name][real], expected[real])
         assert batch[name].dtype == np.int32
     assert batch["label_ids"].shape == (4,)
     assert batch["is_real_example"].tolist() == [1, 1, 1, 0]

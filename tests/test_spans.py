@@ -23,7 +23,7 @@ from conftest import DAMAGES, ROOT, SHARED, damage, message_of
 from test_tokenization import SHARED_SPM, SHARED_VOCAB, SPECIALS, train_sentencepiece, write
 
 import tokenization
-from pipeline import cache, records, spans
+from pipeline import cache, records, spans, writing
 from pipeline.spans import Lengths
 from scripts import check_squad
 from tasks import squad_files
@@ -287,6 +287,13 @@ def is_cut(context: str, answer: Answer) -> bool:
     return any(re.fullmatch(r"\w\w", context[max(at - 1, 0) : at + 1]) for at in borders)
 
 
+def padded(features: spans.SpanFeatures, lengths: Lengths):
+    """Ids, mask and segments as Google's script has them: all of one length."""
+    assert len(features.input_ids) == len(features.segment_ids)
+    rows = (features.input_ids, [1] * len(features.input_ids), features.segment_ids)
+    return [list(row) + [0] * (lengths.max_seq_length - len(row)) for row in rows]
+
+
 def questions_that_differ(dataset: Dataset, tokenizer, lengths: Lengths):
     """(context, answer, own tokens first found elsewhere) where positions are not Google's; all else must be equal."""
     different = []
@@ -297,7 +304,7 @@ def questions_that_differ(dataset: Dataset, tokenizer, lengths: Lengths):
         expected = original_features(paragraph.context, question, tokenizer, lengths)
         found = windows.get(number, [])
         assert [window.window_id for window in found] == list(range(len(expected)))
-        assert [[w.input_ids, w.input_mask, w.segment_ids] for w in found] == [row for row, _ in expected]
+        assert [padded(window, lengths) for window in found] == [row for row, _ in expected]
         assert all(window.is_real_example for window in found)
         if [(window.start_position, window.end_position) for window in found] != [span for _, span in expected]:
             different.append((paragraph.context, question.answers[0]))
@@ -383,9 +390,7 @@ def test_features_are_those_of_transformers(real, real_tokenizer, lengths):
             assert len(theirs) == len(windows)
             for window, other in zip(windows, theirs):
                 own = next(made)
-                assert own.input_ids == other.input_ids
-                assert own.input_mask == other.attention_mask
-                assert own.segment_ids == other.token_type_ids
+                assert padded(own, lengths) == [other.input_ids, other.attention_mask, other.token_type_ids]
                 if (own.start_position, own.end_position) != (other.start_position, other.end_position):
                     different.add(question.found.text)
                 best = {window.first + at: bool(value) for at, value in enumerate(window.has_max_context)}
@@ -465,9 +470,8 @@ def test_a_long_question_is_cut(tokenizer):
     lengths = Lengths(max_seq_length=12, doc_stride=1, max_query_length=3)
     [features] = spans.paragraph_features(asked("y z", "z", text="a b c d e f"), 0, tokenizer, lengths)
     tokens = tokenizer.convert_ids_to_tokens(features.input_ids)
-    assert tokens[:8] == ["[CLS]", "a", "b", "c", "[SEP]", "y", "z", "[SEP]"]
-    assert features.input_mask == [1] * 8 + [0] * 4
-    assert features.segment_ids == [0] * 5 + [1] * 3 + [0] * 4
+    assert tokens == ["[CLS]", "a", "b", "c", "[SEP]", "y", "z", "[SEP]"]
+    assert features.segment_ids == [0] * 5 + [1] * 3
     assert (features.start_position, features.end_position) == (6, 6)
 
 
@@ -508,24 +512,17 @@ def test_records_hold_what_the_network_reads(tokenizer, tmp_path, processes):
     rows = [row for batch in batches for row in rows_of(batch)]
     assert len(rows) == len(made) and len(made) % 8 != 0, "fillers are left out, and there are some"
     for row, features in zip(rows, made):
-        expected = features.as_lists()
-        assert set(row) == set(expected) == set(records.feature_spec(1, SpanHead.label_types))
-        for name, values in expected.items():
-            assert row[name].tolist() == (values if name in records.TOKEN_FEATURES else values[0]), name
+        expected = {name: values[0] for name, values in features.as_lists().items()}
+        expected["input_ids"], expected["input_mask"], expected["segment_ids"] = padded(features, SMALL)
+        assert {name: values.tolist() for name, values in row.items()} == expected
 
 
-def test_names_and_types_of_records_are_those_of_the_head():
-    spec = records.feature_spec(SMALL.max_seq_length, SpanHead.label_types)
-    real = spans.SpanFeatures(
-        [1] * SMALL.max_seq_length, [1] * SMALL.max_seq_length, [0] * SMALL.max_seq_length, 7, 0, 3, 4
-    )
-    for features in (real, spans.filler(SMALL.max_seq_length)):
+def test_names_of_records_are_those_of_the_head():
+    for features in (spans.SpanFeatures([1, 2, 3], [0, 0, 1], 7, 0, 3, 4), spans.filler()):
         values = features.as_lists()
-        assert list(values) == list(spec)
-        assert {name: len(numbers) for name, numbers in values.items()} == {
-            name: (feature.shape or [1])[0] for name, feature in spec.items()
-        }
-    assert {feature.dtype for feature in spec.values()} == {tf.int64}
+        assert list(values) == ["input_ids", "segment_ids", *SpanHead.label_types, "is_real_example"]
+        assert {type(number) for numbers in values.values() for number in numbers} == {int}
+    assert set(SpanHead.label_types.values()) == {tf.int64}
 
 
 @pytest.fixture
@@ -535,7 +532,7 @@ def make(vocab_file, tmp_path):
     def make(dataset=None, lengths=SMALL, key="vocabulary 1", pad_to=1, name="train"):
         tokenizer = tokenization.FullTokenizer(vocab_file)
         dataset = dataset or made_up(5, tokenizer)
-        return cache.span_file(str(tmp_path), name, dataset, lengths, tokenizer, key, pad_to)
+        return cache.span_files(str(tmp_path), name, dataset, lengths, tokenizer, key, pad_to)
 
     return make
 
@@ -546,15 +543,15 @@ def parsed(serialized):
     return [{name: list(values.int64_list.value) for name, values in example.items()} for example in examples]
 
 
-def content_of(path):
-    return parsed(tf.python_io.tf_record_iterator(path))
+def content_of(paths):
+    return parsed(itertools.chain.from_iterable(map(tf.python_io.tf_record_iterator, paths)))
 
 
 def test_the_same_content_is_made_once(make, monkeypatch):
-    path = make()
-    monkeypatch.setattr(records, "write_serialized", lambda *_: pytest.fail("features were made again"))
-    assert make() == path
-    assert os.path.basename(path).endswith(f"-{len(content_of(path))}.tf_record")
+    paths = make()
+    monkeypatch.setattr(writing, "write_shards", lambda *_: pytest.fail("features were made again"))
+    assert make() == paths
+    assert cache.num_records(paths) == len(content_of(paths))
 
 
 def changed(dataset: Dataset, **changes) -> Dataset:
@@ -586,7 +583,7 @@ def test_other_content_has_a_file_of_its_own(make, tokenizer, change):
         change = {"dataset": changed(made_up(5, tokenizer), **change["dataset"])}
     other = make(**change)
     assert other != first
-    assert os.path.exists(first) and os.path.exists(other)
+    assert all(map(os.path.exists, first + other))
 
 
 def test_names_of_questions_do_not_matter(make, tokenizer):
@@ -595,27 +592,27 @@ def test_names_of_questions_do_not_matter(make, tokenizer):
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_file_is_made_again(make, how):
-    path = make()
-    whole = content_of(path)
-    damage(path, how)
-    assert make() == path
-    assert content_of(path) == whole
+    paths = make()
+    whole = content_of(paths)
+    damage(paths[0], how)
+    assert make() == paths
+    assert content_of(paths) == whole
 
 
 KILLED = """
 import os, sys, time
 sys.path[:0] = [{root!r}, {tests!r}]
 import test_spans, tokenization
-from pipeline import cache, records, spans
+from pipeline import cache, spans, writing
 
-def slowly(features, serialize=records.serialize):
+def slowly(features, serialize=writing.serialize):
     time.sleep(0.05)
     os.write(1, b"made\\n")
     return serialize(features)
 
-records.serialize = slowly
+writing.serialize = slowly
 tokenizer = tokenization.FullTokenizer({vocabulary!r})
-cache.span_file({folder!r}, "train", test_spans.made_up(5, tokenizer, 60), test_spans.SMALL, tokenizer, "vocabulary 1")
+cache.span_files({folder!r}, "train", test_spans.made_up(5, tokenizer, 60), test_spans.SMALL, tokenizer, "vocabulary 1")
 """
 
 
@@ -631,9 +628,9 @@ def test_a_kill_in_the_middle_leaves_nothing_that_is_taken_for_whole(make, token
     process.communicate(timeout=60)  # the line ends when the processes that it started have ended
     assert not glob.glob(str(tmp_path / "*.tf_record"))
     dataset = made_up(5, tokenizer, 60)
-    path = make(dataset)
+    paths = make(dataset)
     expected = spans.iterate_records(dataset.paragraphs, tokenizer, SMALL, processes=1)
-    assert content_of(path) == parsed(expected)
+    assert content_of(paths) == parsed(expected)
 
 
 # ------------------------------------------------------------------------- from the right positions to the answers

@@ -550,12 +550,12 @@ def test_blank_lines_are_skipped_and_line_numbers_go_on_counting(tmp_path):
 
 def test_a_byte_order_mark_is_dropped_at_the_start_and_nowhere_else(tmp_path):
     write(tmp_path, "marked", "\ufeffone\r\n\ufefftwo")
-    assert read_lines(str(tmp_path / "marked")) == ["one", "\ufefftwo"]
+    assert list(read_lines(str(tmp_path / "marked"))) == ["one", "\ufefftwo"]
 
 
 def test_read_lines_of_an_empty_file_are_none(tmp_path):
     write(tmp_path, "empty", b"")
-    assert read_lines(str(tmp_path / "empty")) == []
+    assert list(read_lines(str(tmp_path / "empty"))) == []
 
 
 # ------------------------------------------------------------------------------------------ errors
@@ -587,7 +587,7 @@ def test_a_file_in_the_working_folder_is_missed_by_its_name_alone(tmp_path, monk
     write(tmp_path, "other.tsv", "")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="data file train.tsv does not exist; the folder holds: other.tsv"):
-        read_lines("train.tsv")
+        list(read_lines("train.tsv"))
 
 
 def test_too_few_columns_are_reported_with_file_line_and_beginning(tmp_path):

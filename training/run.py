@@ -17,6 +17,7 @@ import modeling
 import optimization
 import tokenization
 from pipeline import batches, cache, records
+from pipeline.writing import Files
 from training import (
     checkpoints,
     compat,
@@ -43,17 +44,17 @@ class DevSet:
     """What is scored along a training.
 
     Attributes:
-      record_file: its features.
+      record_files: its features.
       score: predictions -> scores.
     """
 
-    record_file: str
+    record_files: Files
     score: evaluation.Scorer
 
     @property
     def num_examples(self) -> int:
         """How many there are."""
-        return cache.num_records(self.record_file)
+        return cache.num_records(self.record_files)
 
 
 class Run:
@@ -235,11 +236,11 @@ class Run:
             )
         return Schedule(settings.learning_rate, steps, int(steps * settings.warmup_proportion))
 
-    def train(self, record_file: str, dev: Optional[DevSet] = None) -> None:
+    def train(self, record_files: Files, dev: Optional[DevSet] = None) -> None:
         """Trains to the last step of the schedule, from the newest checkpoint if there is one.
 
         Args:
-          record_file: features of the training split.
+          record_files: features of the training split.
           dev: scored along the way; decides on the best weights and on stopping early.
         """
         settings, total = self.settings, self._schedule.num_train_steps
@@ -262,9 +263,9 @@ class Run:
             self.seed,
         )
         if settings.use_tpu:
-            self._train_in_pieces(record_file, history, dev, evaluator)
+            self._train_in_pieces(record_files, history, dev, evaluator)
         else:
-            self._train_to(total, record_file, history, dev, evaluator)
+            self._train_to(total, record_files, history, dev, evaluator)
         history.write()
         self._keeper.complete()
 
@@ -300,13 +301,13 @@ class Run:
         """Scores the newest checkpoint, which is of this step, if that is due."""
         if evaluator.is_due(step):
             newest = self._own_run().find(to_continue=True)
-            rows = list(self._predict(dev.record_file, self.settings.eval_batch_size, newest))
+            rows = list(self._predict(dev.record_files, self.settings.eval_batch_size, newest))
             evaluator.evaluate(step, rows, newest.path)
 
     def _train_to(
         self,
         step: int,
-        record_file: str,
+        record_files: Files,
         history: History,
         dev: Optional[DevSet] = None,
         evaluator: Optional[Evaluator] = None,
@@ -325,10 +326,10 @@ class Run:
             scoring = [hooks.EvaluationHook(tensors, evaluator, saving, dev.num_examples)] if evaluator else []
             return [progress, saving, *scoring]
 
-        input_fn = self._training_input_fn(record_file, start)
+        input_fn = self._training_input_fn(record_files, start)
         dev_data = None
         if dev:
-            dev_fn = self._scoring_input_fn(dev.record_file)
+            dev_fn = self._scoring_input_fn(dev.record_files)
             dev_data = lambda: dev_fn({"batch_size": settings.eval_batch_size})  # noqa: E731
         # Summaries go to the writer of this folder. Made here, it does not begin with the graph, which takes more room
         # than the weights.
@@ -375,46 +376,46 @@ class Run:
                 hook.close()
 
     def _train_in_pieces(
-        self, record_file: str, history: History, dev: Optional[DevSet], evaluator: Optional[Evaluator]
+        self, record_files: Files, history: History, dev: Optional[DevSet], evaluator: Optional[Evaluator]
     ) -> None:
         """Trains with stops for evaluation: a TPU's graph has no room for a second model."""
         total = self._schedule.num_train_steps
         for step in sorted(evaluator.due_steps if evaluator else [total]):
             if step <= self._latest_step():
                 continue
-            self._train_to(step, record_file, history)
+            self._train_to(step, record_files, history)
             if evaluator:
                 self._evaluate_newest(evaluator, dev, step)
                 if evaluator.is_over:
                     return
 
-    def predict(self, record_file: str, batch_size: int) -> Iterator[Dict[str, np.ndarray]]:
+    def predict(self, record_files: Files, batch_size: int) -> Iterator[Dict[str, np.ndarray]]:
         """Yields the head's predictions for every record in the file's order, fillers left out."""
-        return self._predict(record_file, batch_size, self.source())
+        return self._predict(record_files, batch_size, self.source())
 
     def _predict(
-        self, record_file: str, batch_size: int, source: Optional[sources.Source]
+        self, record_files: Files, batch_size: int, source: Optional[sources.Source]
     ) -> Iterator[Dict[str, np.ndarray]]:
         predicted = self._estimator(source, predict_batch_size=batch_size).predict(
-            input_fn=self._scoring_input_fn(record_file), yield_single_examples=False
+            input_fn=self._scoring_input_fn(record_files), yield_single_examples=False
         )
-        yield from evaluation.predicted_rows(predicted, cache.num_records(record_file), "predictions")
+        yield from evaluation.predicted_rows(predicted, cache.num_records(record_files), "predictions")
 
-    def _training_input_fn(self, record_file: str, start: int) -> records.InputFn:
+    def _training_input_fn(self, record_files: Files, start: int) -> records.InputFn:
         """The batches of the training from a step on."""
         settings = self.settings
         if not settings.pads_all:
             return batches.training_input_fn(
-                record_file,
+                record_files,
                 settings.max_seq_length,
-                epoch_size=cache.num_records(record_file),
+                epoch_size=cache.num_records(record_files),
                 total_steps=self._schedule.num_train_steps,
                 seed=self.seed,
                 skip_steps=start,
                 label_types=self.head.label_types,
             )
         return records.file_based_input_fn_builder(
-            record_file,
+            record_files,
             settings.max_seq_length,
             is_training=True,
             drop_remainder=True,
@@ -423,12 +424,12 @@ class Run:
             label_types=self.head.label_types,
         )
 
-    def _scoring_input_fn(self, record_file: str) -> records.InputFn:
+    def _scoring_input_fn(self, record_files: Files) -> records.InputFn:
         """One pass over records, for scoring."""
         if not self.settings.pads_all:
-            return batches.scoring_input_fn(record_file, self.settings.max_seq_length, self.head.label_types)
+            return batches.scoring_input_fn(record_files, self.settings.max_seq_length, self.head.label_types)
         return records.file_based_input_fn_builder(
-            record_file,
+            record_files,
             self.settings.max_seq_length,
             is_training=False,
             drop_remainder=self.settings.use_tpu,
