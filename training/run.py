@@ -368,8 +368,9 @@ class Run:
             if "No space left" in str(error):
                 raise errors.UserError(f"The disk is full: {errors.reason(error)}.") from None
             raise errors.UserError(
-                f"Out of memory: lower --train_batch_size (it is {settings.train_batch_size}) or --max_seq_length "
-                f"(it is {settings.max_seq_length})."
+                "Out of memory: set --recompute=true, raise --gradient_accumulation_steps (it is "
+                f"{settings.gradient_accumulation_steps}), or lower --train_batch_size (it is "
+                f"{settings.train_batch_size}) or --max_seq_length (it is {settings.max_seq_length})."
             ) from None
         finally:
             for hook in watching:
@@ -485,6 +486,9 @@ class Run:
             top_layers=settings.tune_top_layers,
             use_tpu=settings.use_tpu,
             use_one_hot_embeddings=settings.use_tpu,
+            recompute=settings.recompute,
+            accumulation_steps=settings.gradient_accumulation_steps,
+            use_xla=settings.use_xla,
             **training,
         )
         # Some fifty points on TensorBoard's curves, and more where a run is long.

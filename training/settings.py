@@ -154,6 +154,23 @@ class Settings:
         TRAINING,
         unknown=True,
     )
+    gradient_accumulation_steps: int = setting(
+        1,
+        "Parts in which a batch of --train_batch_size is worked out, one after the other: the gradient of the whole "
+        "batch in the memory of a part. Must divide --train_batch_size.",
+        TRAINING,
+    )
+    recompute: bool = setting(
+        False,
+        "Keep only the inputs of BERT's layers for the gradient and work the rest out again: less memory, about half as "
+        "much time again. Does not change the result.",
+    )
+    use_xla: Optional[bool] = setting(
+        None,
+        "Let XLA compile the parts of a training step that are no matrix products: true, once for every width of a "
+        "batch; false, never. If not given, where that pays: large batches of one width. It drops other values.",
+        TRAINING,
+    )
 
     @property
     def feature_folders(self) -> Tuple[str, ...]:
@@ -208,6 +225,7 @@ class Settings:
             "save_checkpoints_steps",
             "iterations_per_loop",
             "num_tpu_cores",
+            "gradient_accumulation_steps",
         ):
             self._check_range(name, 1)
         self._check_range("max_seq_length", 3)
@@ -233,6 +251,11 @@ class Settings:
                     f"--{name}={getattr(self, name)}: TensorFlow takes [ ] * ? in the path of a checkpoint for a "
                     "pattern; use another folder."
                 )
+        if self.train_batch_size % self.gradient_accumulation_steps:
+            raise errors.UserError(
+                f"--gradient_accumulation_steps={self.gradient_accumulation_steps} must divide --train_batch_size="
+                f"{self.train_batch_size}: its parts have one size."
+            )
         if self.adapter_pack and not self.init_checkpoint:
             raise errors.UserError(
                 f"--adapter_pack={self.adapter_pack} needs the base that it belongs to: give --init_checkpoint."
@@ -245,6 +268,10 @@ class Settings:
             raise errors.UserError(
                 "--use_tpu=true needs --tpu_name, the TPU's name or grpc:// address, or else --master; found "
                 f"--tpu_name={self.tpu_name} and --master={self.master}."
+            )
+        if self.gradient_accumulation_steps > 1:
+            raise errors.UserError(
+                "--gradient_accumulation_steps does not go with --use_tpu=true: a core has one part of the batch already."
             )
         for name in ("train_batch_size", "eval_batch_size", "predict_batch_size"):
             if getattr(self, name) % self.num_tpu_cores:
