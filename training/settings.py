@@ -162,8 +162,8 @@ class Settings:
     )
     recompute: bool = setting(
         False,
-        "Keep only the inputs of BERT's layers for the gradient and work the rest out again: less memory, about half as "
-        "much time again. Does not change the result.",
+        "Keep only the inputs of BERT's layers for the gradient and work the rest out again: less memory, about half "
+        "as much time again. Does not change the result.",
     )
     use_xla: Optional[bool] = setting(
         None,
@@ -271,7 +271,7 @@ class Settings:
             )
         if self.gradient_accumulation_steps > 1:
             raise errors.UserError(
-                "--gradient_accumulation_steps does not go with --use_tpu=true: a core has one part of the batch already."
+                "--gradient_accumulation_steps does not go with --use_tpu=true: cores share the batch already."
             )
         for name in ("train_batch_size", "eval_batch_size", "predict_batch_size"):
             if getattr(self, name) % self.num_tpu_cores:
