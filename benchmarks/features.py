@@ -201,10 +201,13 @@ def read_flags(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     parser.add_argument("--max_seq_length", default=128, type=int)
     parser.add_argument("--tasks", default="SST-2,MRPC", help="comma-separated")
     parser.add_argument("--rounds", default=3, type=int, help="of both sides; default: 3")
+    parser.add_argument("--processes", default=None, type=int, help="of ours; default: the cores that it may use")
     parser.add_argument(
         "--theirs", default=None, type=int, help="0: this project alone; default: if there is the other"
     )
-    parser.add_argument("--json", default="", help="file for the figures of the rounds")
+    parser.add_argument(
+        "--json", default="", help="file for the figures, a list: of each round, then of each number of rows"
+    )
     parser.add_argument("--memory_rows", default="", help="comma-separated numbers of rows, e.g. 393000,786000")
     parser.add_argument("--measured_folder", default="", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -233,11 +236,13 @@ def main() -> None:
     rows = measure_rates(args)
     if rows:
         print_rates(rows)
+    if args.memory_rows:
+        figures = [measure_memory_afresh(args, int(rows)) for rows in args.memory_rows.split(",")]
+        print_memory(figures)
+        rows += figures
     if args.json:
         with open(args.json, "w") as file:
             json.dump(rows, file, indent=1)
-    if args.memory_rows:
-        print_memory([measure_memory_afresh(args, int(rows)) for rows in args.memory_rows.split(",")])
 
 
 if __name__ == "__main__":
