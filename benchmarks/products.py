@@ -1,8 +1,8 @@
 """The matrix products of one adapter training step, as shapes: what no implementation can leave out.
 
-Forward all of them; backward the gradients of inputs (through frozen and trained weights alike) and those of the trained
-weights. Element-wise work, softmax, LayerNorm, dropout and the optimizer are left out: they are what a step has to
-spend on top, and what a good implementation hides.
+Forward all of them; backward the gradients of inputs (through frozen and trained weights alike) and those of the
+trained weights. Element-wise work, softmax, LayerNorm, dropout and the optimizer are left out: what they take is what
+a step loses against this limit.
 """
 
 from __future__ import annotations

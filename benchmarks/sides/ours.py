@@ -94,7 +94,7 @@ def epoch_command(job: common.Job, folder: str) -> list:
 
 
 def epoch(job: common.Job) -> common.Result:
-    """One epoch by the command line; `flags` holds further ones. Time of its steps, and of the whole process."""
+    """One epoch by the command line; `flags` holds further ones. Time of its steps alone."""
     with tempfile.TemporaryDirectory() as folder:
         result = common.run_command(epoch_command(job, folder), os.path.join(folder, "log"), ROOT)
         with open(os.path.join(folder, "run", "training.json")) as file:
