@@ -45,7 +45,7 @@ def test_the_products_of_a_step_have_the_flops_of_the_formula():
     # Forward and the inputs' gradients; the weights' gradients of adapters and head; both gradients in the attention.
     expected = 2 * layers * (2 * frozen + 3 * adapters + 3 * attention) + 2 * (2 * batch * width * width + 3 * head)
     assert products.step_flops({"config": BASE, "batch": batch, "length": length, "adapter_size": size}) == expected
-    assert expected == 1_559_044_620_288 or expected > 1e12
+    assert expected == 1_507_609_313_280
 
 
 def test_frozen_projections_have_no_weight_gradient_and_adapters_have_one():

@@ -38,7 +38,9 @@ def make_features(job: common.Job) -> dict:
 
 def step(job: common.Job) -> common.Result:
     """Training steps on random weights; `tuning` is a `--tuning_mode`, `model_fn` holds further arguments."""
-    import tensorflow.compat.v1 as tf
+    import run_classifier  # noqa: F401  (first: what an entry point sets for TensorFlow must hold here too)
+
+    import tensorflow.compat.v1 as tf  # isort: skip
 
     import modeling
     import optimization
