@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence
 
+from benchmarks import plan
+
 
 class Comparison(NamedTuple):
     """Two sides of a case.
@@ -91,14 +93,14 @@ def of_features(case: str, others: Iterable[str]) -> List[Comparison]:
     """Text to features of a task, against every other side."""
     return [
         Comparison(
-            f"features, {case}: examples/s over {side}",
+            f"features, {case}: examples/s over {plan.TITLES.get(side, side)}'s",
             "features",
             case,
             "ours",
             side,
             "examples_per_second",
             inverted=False,
-            target=FEATURES_TARGET if "hf" in side.lower() and "slow" not in side.lower() else None,
+            target=FEATURES_TARGET,
         )
         for side in others
     ]
@@ -108,7 +110,15 @@ def of_predict(case: str, unit: str, others: Iterable[str]) -> List[Comparison]:
     """A prediction; a unit such as examples/s means that more is better, otherwise less is."""
     is_rate = unit.replace(" ", "").endswith(("/s", "persecond", "_per_second"))
     return [
-        Comparison(f"predict, {case}: faster than {side}", "predict", case, "ours", side, unit, inverted=not is_rate)
+        Comparison(
+            f"predict, {case}: faster than {plan.TITLES.get(side, side)}",
+            "predict",
+            case,
+            "ours",
+            side,
+            unit,
+            inverted=not is_rate,
+        )
         for side in others
     ]
 

@@ -139,7 +139,7 @@ def run_entry(entry: Entry, log_folder: str, python: str = sys.executable) -> Di
         if not is_external:
             return dict(last_json_line(done.stdout), wall_seconds=wall)
         with open(output, encoding="utf-8") as file:
-            return {"records": json.load(file)}
+            return {"records": json.load(file), "text": done.stdout}
 
 
 def format_seconds(seconds: float) -> str:

@@ -45,6 +45,8 @@ DATA_SEED = 1
 SUITES = ("step", "epoch", "features", "predict", "sizes", "growth")
 # What grows, in the order of the plots: the value that is changed -> its values. The rest stays as in GROWTH_FIXED.
 GROWTH = {"length": (32, 64, 128, 256, 512), "batch": (4, 8, 16, 32, 64), "layers": (2, 4, 8, 16)}
+# Rows of a training split that become features, by `benchmarks/features.py`.
+ROWS, GROWTH_ROWS = "rows", (50000, 100000, 200000, 400000)
 GROWTH_SHAPE = "small"
 GROWTH_FIXED = {"length": 128, "batch": 8, "layers": 4}
 
@@ -70,7 +72,10 @@ SIDES = {
 # Whichever library was quicker in a round; made from the two above.
 LIMIT = "limit"
 LIMITS = ("limit_torch", "limit_tensorflow")
-TITLES = dict({name: side.title for name, side in SIDES.items()}, **{LIMIT: "matrix products alone"})
+TITLES = dict(
+    {name: side.title for name, side in SIDES.items()},
+    **{LIMIT: "matrix products alone", "transformers": "Hugging Face"},
+)
 
 STEP_SIDES = ("ours", "adapterhub", "ours_full", "hf_full", "peft_lora", "limit_torch", "limit_tensorflow")
 EPOCH_SIDES = ("ours", "adapterhub", "ours_padded")
@@ -175,12 +180,14 @@ def growth_entries(adapter_size: int, warmup: int, steps: int, rounds: int) -> L
     return sorted(entries, key=lambda entry: entry.round)
 
 
-def external_entry(suite: str, arguments: Mapping[str, Any]) -> Entry:
+def external_entry(suite: str, program: str, arguments: Mapping[str, Any], case: str = "all") -> Entry:
     """A program that measures all its sides and rounds itself, see `measure.external_command`.
 
     Args:
-      suite: its name, `features` or `predict`.
-      arguments: flag -> value; those without a value are left out.
+      suite: what its numbers belong to.
+      program: its name in `benchmarks/`, without `.py`.
+      arguments: flag -> value.
+      case: what is measured.
     """
-    flags = [f"--{name}={value}" for name, value in arguments.items() if value is not None]
-    return Entry(suite, "all", "all", 0, {"program": f"benchmarks/{suite}.py", "arguments": flags})
+    flags = [f"--{name}={value}" for name, value in arguments.items()]
+    return Entry(suite, case, "all", 0, {"program": f"benchmarks/{program}.py", "arguments": flags})

