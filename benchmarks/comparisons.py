@@ -44,7 +44,6 @@ def of_step(case: str) -> List[Comparison]:
         ("faster than our own full fine-tuning", "ours", "ours_full", 1.35),
         ("our full fine-tuning, faster than Hugging Face's", "ours_full", "hf_full", None),
         ("faster than PEFT's LoRA (another method)", "ours", "peft_lora", None),
-        ("AdapterHub: share of the speed of the matrix products", "adapterhub", "limit", None),
     ]
     found = [
         Comparison(f"step, {case}: {what}", "step", case, left, right, target=goal(target))

@@ -19,7 +19,7 @@ RESULTS_FILE = "results.json"
 
 
 class FailedError(Exception):
-    """A process has failed. The text is the end of what it wrote."""
+    """A process has failed. The text is the end of what it wrote, on one line."""
 
 
 def write_file(path: str, text: str) -> None:
@@ -135,7 +135,8 @@ def run_entry(entry: Entry, log_folder: str, python: str = sys.executable) -> Di
         log.flush()
         if done.returncode:
             with open(log_path) as file:
-                raise FailedError("".join(file.readlines()[-6:]).strip() + f"\n(all of it: {log_path})")
+                end = [line.strip() for line in file if line.strip()][-3:]
+            raise FailedError(f"{' / '.join(end)} (log: {log_path})")
         if not is_external:
             return dict(last_json_line(done.stdout), wall_seconds=wall)
         with open(output, encoding="utf-8") as file:

@@ -27,6 +27,7 @@ QUANTITIES = {
     "peak_bytes": "peak of memory",
     "bytes": "on disk",
     "trained": "trained parameters",
+    "steps": "steps",
 }
 # What says nothing about a suite.
 LEFT_OUT = {
@@ -70,7 +71,7 @@ def compose(
             parts.append(tables.side_table(records, suite, suite_quantities(suite, records)))
             parts += [f"![{name}]({name})\n" for name in pictures if name == suite + ".png"]
     if failures:
-        lines = [f"* `{key}`: {text.strip().splitlines()[0]}" for key, text in failures.items()]
+        lines = [f"* `{key}`: {text}" for key, text in failures.items()]
         parts.append("## Failed\n")
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)

@@ -38,7 +38,7 @@ class Spread(NamedTuple):
 def record_of(entry: Mapping[str, Any]) -> Record:
     """A measurement as it is kept -> its numbers; of several steps the median."""
     result, job = entry["result"], entry["job"]
-    plain = ("peak_bytes", "wall_seconds", "bytes", "trained")
+    plain = ("peak_bytes", "wall_seconds", "bytes", "trained", "steps")
     values = {name: float(result[name]) for name in plain if name in result}
     if "seconds" in result:
         values["seconds"] = statistics.median(result["seconds"])
@@ -151,7 +151,7 @@ def number(value: float, quantity: str) -> str:
         return f"{value / 1e6:,.1f} MB"
     if quantity in ("seconds", "wall_seconds"):
         return f"{value:.3g} s" if value < 100 else f"{value:,.0f} s"
-    if quantity == "trained":
+    if quantity in ("trained", "steps"):
         return f"{value:,.0f}"
     unit = {"examples_per_second": "examples/s", "gflops": "GFLOP/s"}.get(quantity, quantity)
     return f"{value:,.2f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
@@ -188,7 +188,7 @@ def comparison_row(records: Sequence[Record], comparison: Comparison) -> Optiona
 
 def comparison_table(records: Sequence[Record]) -> str:
     """What is to be reached, and what has been."""
-    titles = ["what", "this", "that", "ratio: median (range)", "rounds", "target", ""]
+    titles = ["what", "ours", "other", "ratio: median (range)", "rounds", "target", ""]
     rows = [comparison_row(records, comparison) for comparison in comparisons.find(records)]
     return markdown(titles, [row for row in rows if row])
 

@@ -254,7 +254,7 @@ def test_an_epochs_speed_counts_all_its_steps():
 
 def test_the_text_names_machine_command_numbers_and_failures():
     records = [step_record("ours", 0, 10.0), step_record("ours", 1, 12.0)]
-    text = report.compose(FACTS, "benchmarks/run.sh --suites=step", records, {"step/x": "broken\nmore"}, ["step.png"])
+    text = report.compose(FACTS, "benchmarks/run.sh --suites=step", records, {"step/x": "broken"}, ["step.png"])
     assert "2 cores of abacus" in text and "benchmarks/run.sh --suites=step" in text
     assert "| base 32x128 size 64 | ours, adapters | 11 s (10–12) | 2.93 examples/s (2.67–3.20) | 1,000.0 MB |" in text
     assert "![step.png](step.png)" in text and "* `step/x`: broken" in text

@@ -66,16 +66,16 @@ def run_command(command: Sequence[str], log_file: str, cwd: str) -> Result:
       Its `peak_bytes`.
 
     Raises:
-      RuntimeError: it failed; with the end of what it wrote.
+      SystemExit: it failed; with the end of what it wrote.
     """
+    print("Running", *command, file=sys.stderr, flush=True)
     with open(log_file, "w") as log:
         process = subprocess.Popen(list(command), stdout=log, stderr=subprocess.STDOUT, cwd=cwd)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = status
     if status:
         with open(log_file) as log:
-            end = "".join(log.readlines()[-8:])
-        raise RuntimeError(f"{' '.join(command)} failed:\n{end}")
+            sys.exit("".join(log.readlines()[-8:]))
     return {"peak_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)}
 
 
