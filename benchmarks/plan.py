@@ -141,15 +141,21 @@ def step_entries(shape: str, batch: int, length: int, adapter_size: int, warmup:
     return _rounds("step", step_case(shape, batch, length, adapter_size), STEP_SIDES, rounds, job)
 
 
+def epoch_case(task: str, job: Mapping[str, Any]) -> str:
+    """The name of an epoch, or of a part of one."""
+    part = "" if job["fraction"] >= 1 else f", {job['fraction']:g} of it"
+    return f"{task} {job['length']} tokens{part}"
+
+
 def epoch_entries(tasks: Mapping[str, Mapping[str, Any]], rounds: int) -> List[Entry]:
     """One epoch of real data.
 
     Args:
-      tasks: name -> what its jobs hold: data, base, batch, length.
+      tasks: name -> what its jobs hold: data, base, batch, length, fraction.
       rounds: how many.
     """
     by_task = [
-        _rounds("epoch", name, EPOCH_SIDES, rounds, {"kind": "epoch", "task": name, **job})
+        _rounds("epoch", epoch_case(name, job), EPOCH_SIDES, rounds, {"kind": "epoch", "task": name, **job})
         for name, job in tasks.items()
     ]
     return sorted((entry for entries in by_task for entry in entries), key=lambda entry: entry.round)

@@ -77,10 +77,15 @@ def run_tool(*command: str) -> None:
     """
     environment = dict(os.environ, PYTHONPATH=measure.ROOT)
     done = subprocess.run(
-        [sys.executable, *command], cwd=measure.ROOT, env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, *command],
+        cwd=measure.ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     if done.returncode:
-        end = done.stderr.strip().splitlines()[-1:]
+        end = done.stdout.strip().splitlines()[-1:]
         raise errors.UserError(f"{' '.join(command)} failed: {' '.join(end)}")
 
 

@@ -97,7 +97,7 @@ def test_a_command_names_the_sides_program_and_holds_its_job():
 
 
 def test_an_epoch_is_our_command_line_and_the_padded_one_differs_by_a_flag():
-    job = {"data_dir": "d", "base_dir": "b", "batch": 32, "length": 128, "adapter_size": 64}
+    job = {"data_dir": "d", "base_dir": "b", "batch": 32, "length": 128, "adapter_size": 64, "fraction": 1}
     entries = plan.epoch_entries({"CoLA": job}, rounds=1)
     commands = {entry.side: ours.epoch_command(entry.job, "f") for entry in entries if entry.side.startswith("ours")}
     assert commands["ours"][1].endswith("run_classifier.py")
@@ -179,8 +179,8 @@ def test_the_table_says_what_is_reached():
         line.split("|")[1].split(": ")[-1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
         for line in lines[2:]
     }
-    assert found["faster than AdapterHub"][2:] == ["**1.18** (1.17–1.20)", "3", "≥ 1.10", "reached"]
-    assert found["share of the speed of its matrix products alone"][2:] == [
+    assert found["speed over AdapterHub's"][2:] == ["**1.18** (1.17–1.20)", "3", "≥ 1.10", "reached"]
+    assert found["speed over that of its matrix products alone"][2:] == [
         "**0.77** (0.71–0.85)",
         "3",
         "≥ 0.80",
@@ -194,13 +194,17 @@ def test_the_table_says_what_is_reached():
         "≤ 1.00",
         "**not reached**",
     ]
-    assert "faster than our own full fine-tuning" not in found  # one side was not measured
+    assert "speed over our own full fine-tuning's" not in found  # one side was not measured
 
 
 def test_targets_are_for_the_published_shape_alone():
     assert {row.target for row in comparisons.of_step("tiny 2x8 size 4")} == {None}
     assert {1.10, 0.80, 1.35, 1.0} <= {row.target for row in comparisons.of_step(CASE)}
     assert plan.step_case("base", 32, 128, 64) == CASE
+    at = {length: plan.epoch_case("CoLA", {"length": length, "fraction": 0.1}) for length in (64, 128)}
+    assert at[128] == "CoLA 128 tokens, 0.1 of it"
+    assert {row.target for row in comparisons.of_epoch(at[128])} == {6.0, 1.1, None}
+    assert {row.target for row in comparisons.of_epoch(at[64])} == {None}
 
 
 def test_features_and_predictions_of_other_programs_are_compared_by_their_units():
@@ -229,8 +233,8 @@ def test_features_and_predictions_of_other_programs_are_compared_by_their_units(
     text = tables.comparison_table(tables.records_of(entries))
     rows = {line.split("|")[1].strip(): line for line in text.splitlines()[2:]}
     assert "**0.90**" in rows["features, CoLA: examples/s over Hugging Face's"] and "≥ 0.80 | reached" in text
-    assert "**2.00**" in rows["predict, sentence: faster than Hugging Face"]
-    assert "**1.50**" in rows["predict, batch: faster than Hugging Face"]
+    assert "**2.00**" in rows["predict, sentence: speed over Hugging Face's"]
+    assert "**1.50**" in rows["predict, batch: speed over Hugging Face's"]
 
 
 def test_the_growth_of_rows_is_read_from_what_the_features_program_prints():
