@@ -9,7 +9,8 @@ from benchmarks import plan
 from benchmarks.tables import Record, Spread, by_round
 
 OURS, OTHERS = "#1f5fa8", "#b9bfc7"
-Panel = Tuple[str, str, float, str]
+# Quantity, label, what one unit of the axis is.
+Panel = Tuple[str, str, float]
 
 
 def _title(side: str) -> str:
@@ -18,7 +19,7 @@ def _title(side: str) -> str:
 
 def _bars(axes: Any, records: Sequence[Record], suite: str, case: str, panel: Panel) -> None:
     """Median of each side, with its range."""
-    quantity, label, unit, _ = panel
+    quantity, label, unit = panel
     order = [side for side in dict.fromkeys(record.side for record in records) if side not in plan.LIMITS]
     found = [(side, by_round(records, suite, case, side, quantity)) for side in order]
     found = [(side, Spread.of(list(values.values()))) for side, values in found if values]
@@ -71,9 +72,11 @@ def _growth(records: Sequence[Record], path: str) -> Optional[str]:
             axes = grid[line][column]
             for side in dict.fromkeys(record.side for record in of_suite):
                 points = sorted(growth_points(of_suite, axis, side, quantity))
+                if not points:
+                    continue
                 style = {"color": OURS if side == "ours" else "#6b7480", "marker": "o", "label": plan.TITLES[side]}
                 axes.plot([x for x, _ in points], [y / unit for _, y in points], **style)
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
             axes.set_xlabel(axis)
             axes.set_ylabel(label)
             axes.legend(fontsize=8)
@@ -107,10 +110,10 @@ def _save(pyplot: Any, figure: Any, path: str) -> str:
 
 def write_all(records: Sequence[Record], folder: str) -> List[str]:
     """Writes a picture for each suite that was measured; returns their names."""
-    speed = ("examples_per_second", "examples a second", 1.0, "")
-    memory = ("peak_bytes", "peak of memory, MB", 1e6, "")
-    wall = ("wall_seconds", "whole process, s", 1.0, "")
-    disk = ("bytes", "MB on disk", 1e6, "")
+    speed = ("examples_per_second", "examples a second", 1.0)
+    memory = ("peak_bytes", "peak of memory, MB", 1e6)
+    wall = ("wall_seconds", "whole process, s", 1.0)
+    disk = ("bytes", "MB on disk", 1e6)
     suites = {"step": [speed, memory], "epoch": [speed, wall, memory], "features": [speed], "sizes": [disk]}
     written = []
     for suite, panels in suites.items():
