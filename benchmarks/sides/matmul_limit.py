@@ -52,7 +52,9 @@ class TensorFlow:
     """Products by TensorFlow, one operation at a time."""
 
     def __init__(self) -> None:
-        import tensorflow.compat.v1 as tf
+        import run_classifier  # noqa: F401  (first: what an entry point sets for TensorFlow must hold here too)
+
+        import tensorflow.compat.v1 as tf  # isort: skip
 
         self._tf = tf
 
