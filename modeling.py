@@ -178,16 +178,15 @@ class BertModel:
                 words, self.embedding_table = embedding_lookup(input_ids, config, use_one_hot_embeddings)
                 self.embedding_output = embedding_postprocessor(words, token_type_ids, config)
             with tf.variable_scope("encoder"):
-                self.all_encoder_layers = transformer_model(
+                self.all_encoder_layers, first_token = transformer_model(
                     self.embedding_output, attention_bias(input_mask), config, adapter_fn, recompute
                 )
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
-                first_token = self.sequence_output[:, 0, :]
                 self.pooled_output = dense(first_token, config.hidden_size, "dense", config, tf.tanh)
 
     def get_pooled_output(self) -> tf.Tensor:
-        """float [B, D]: the first token's last state through a tanh layer."""
+        """float [B, D]: the first token's last state through a tanh layer; see `transformer_model`."""
         return self.pooled_output
 
     def get_sequence_output(self) -> tf.Tensor:
@@ -324,26 +323,27 @@ def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
 
 
 def attention_layer(
-    states: tf.Tensor, bias: tf.Tensor, batch_size: Union[int, tf.Tensor], config: BertConfig
+    queries: tf.Tensor, states: tf.Tensor, bias: tf.Tensor, batch_size: Union[int, tf.Tensor], config: BertConfig
 ) -> tf.Tensor:
     """Multi-headed self-attention.
 
     Args:
-      states: float [B*S, D].
+      queries: float [B*F, D], the states of the tokens that look.
+      states: float [B*T, D], the states of all tokens.
       bias: float [B, 1, 1, T], see `attention_bias`.
       batch_size: B.
       config: the architecture.
 
     Returns:
-      The heads' outputs, float [B*S, D], before their projection.
+      The heads' outputs, float [B*F, D], before their projection.
     """
     heads, head_size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
 
-    def projected(name: str) -> tf.Tensor:
-        y = dense(states, config.hidden_size, name, config)
+    def projected(x: tf.Tensor, name: str) -> tf.Tensor:
+        y = dense(x, config.hidden_size, name, config)
         return tf.transpose(tf.reshape(y, [batch_size, -1, heads, head_size]), [0, 2, 1, 3])  # [B, N, S, H]
 
-    query, key, value = projected("query"), projected("key"), projected("value")
+    query, key, value = projected(queries, "query"), projected(states, "key"), projected(states, "value")
     rate = config.attention_probs_dropout_prob
     context = fused_ops.attention(query, key, value, bias, dropout_seed() if rate else None, rate)
     context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, H]
@@ -356,7 +356,7 @@ def transformer_model(
     config: BertConfig,
     adapter_fn: adapter_layers.AdapterFn,
     recompute: bool = False,
-) -> List[tf.Tensor]:
+) -> Tuple[List[tf.Tensor], tf.Tensor]:
     """The stack of encoder layers.
 
     Args:
@@ -367,43 +367,54 @@ def transformer_model(
       recompute: see `BertModel`.
 
     Returns:
-      One float [B, S, D] for each layer, the lowest first.
+      One float [B, S, D] for each layer, the lowest first; and float [B, D], the last layer's state of the first token
+      alone. A graph that uses no more than this does not run the last layer for the other tokens. In training it drops
+      other values than the whole layer does.
     """
     shape = get_shape_list(embeddings, expected_rank=3)
     adapt = adapter_layers.get_adapter(adapter_fn)
+
+    def build(states: tf.Tensor, layer: int, first_only: bool = False) -> tf.Tensor:
+        def apply(states: tf.Tensor) -> tf.Tensor:
+            queries = tf.reshape(states, shape)[:, 0, :] if first_only else states
+            return encoder_layer(queries, states, bias, shape[0], config, functools.partial(adapt, layer=layer))
+
+        with tf.variable_scope(f"layer_{layer}", reuse=True if first_only else None):
+            return fused_ops.recomputed(apply, states) if recompute else apply(states)
+
     # Two axes, not three, all the way: reshapes are free on a CPU but not on a TPU.
-    states = tf.reshape(embeddings, [-1, config.hidden_size])
-    outputs = []
+    states = [tf.reshape(embeddings, [-1, config.hidden_size])]
     for layer in range(config.num_hidden_layers):
-        with tf.variable_scope(f"layer_{layer}"):
-            build = functools.partial(
-                encoder_layer,
-                bias=bias,
-                batch_size=shape[0],
-                config=config,
-                adapt=functools.partial(adapt, layer=layer),
-            )
-            states = fused_ops.recomputed(build, states) if recompute else build(states)
-        outputs.append(tf.reshape(states, shape))
-    return outputs
+        states.append(build(states[-1], layer))
+    first_token = build(states[-2], config.num_hidden_layers - 1, first_only=True)
+    return [tf.reshape(output, shape) for output in states[1:]], first_token
 
 
 def encoder_layer(
-    states: tf.Tensor, bias: tf.Tensor, batch_size: Union[int, tf.Tensor], config: BertConfig, adapt: Callable
+    queries: tf.Tensor,
+    states: tf.Tensor,
+    bias: tf.Tensor,
+    batch_size: Union[int, tf.Tensor],
+    config: BertConfig,
+    adapt: Callable,
 ) -> tf.Tensor:
-    """One layer: attention, then the feed-forward part. float [B*S, D] -> float [B*S, D].
+    """One layer: attention, then the feed-forward part.
 
     Args:
-      states: the layer's input.
+      queries: float [B*F, D], the layer's input for the tokens whose output is wanted.
+      states: float [B*S, D], the layer's input for all tokens.
       bias: see `attention_bias`.
       batch_size: B.
       config: the architecture.
       adapt: puts the adapter of a `sublayer` behind a tensor.
+
+    Returns:
+      float [B*F, D].
     """
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
-            context = attention_layer(states, bias, batch_size, config)
-        attended = _project_and_add(context, states, config, adapt, "attention")
+            context = attention_layer(queries, states, bias, batch_size, config)
+        attended = _project_and_add(context, queries, config, adapt, "attention")
     with tf.variable_scope("intermediate"):
         wide = dense(attended, config.intermediate_size, "dense", config, config.hidden_act)
     return _project_and_add(wide, attended, config, adapt, "feedforward")

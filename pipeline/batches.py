@@ -14,8 +14,9 @@ from pipeline import records
 from pipeline.records import CLASS_LABEL, Features, InputFn, graph_function
 from pipeline.writing import Files
 
-# Widths are multiples of this: few shapes, and rows that fill the vector units of a processor.
-WIDTH_STEP = 8
+# Up to each length, widths are multiples of a step: few shapes, and little padding at any length.
+WIDTH_STEPS = ((16, 1), (32, 2), (64, 4))
+LAST_STEP = 8
 # Consecutive batches of a training that exchange their examples. More of them leave less padding, in more memory.
 POOL = 64
 # Records that are sorted at a time in scoring: predictions wait for at most so many others.
@@ -25,8 +26,12 @@ ROW = "row_numbers"
 
 
 def bucket_widths(seq_length: int) -> List[int]:
-    """What batches may be padded to: the multiples of 8 below the greatest length, and that length."""
-    return [*range(WIDTH_STEP, seq_length, WIDTH_STEP), seq_length]
+    """What batches may be padded to: see `WIDTH_STEPS`; the greatest length is the last."""
+    widths, begin = [], 0
+    for end, step in (*WIDTH_STEPS, (seq_length, LAST_STEP)):
+        widths.extend(range(begin + step, min(end, seq_length - 1) + 1, step))
+        begin = max(begin, end)
+    return [*widths, seq_length]
 
 
 def pool_ends(epoch_size: int, batch_size: int, total_batches: int) -> List[int]:
@@ -55,26 +60,29 @@ def pool_ends(epoch_size: int, batch_size: int, total_batches: int) -> List[int]
     return ends
 
 
-def _longest_first(serialized: tf.Tensor, widths: Sequence[int]) -> tf.Tensor:
-    """int32 [n]: the order of records by their bucket; as they come within one.
+def _longest_first(serialized: tf.Tensor) -> tf.Tensor:
+    """int32 [n]: the order of records by their length; as they come where it is the same."""
+    return tf.argsort(records.read_lengths(serialized), direction="DESCENDING", stable=True)
 
-    Not by their exact length: that would leave no less padding, and bring the same examples together in every epoch.
+
+def _exchanged(batches: tf.Tensor, seed: List[Any]) -> tf.Tensor:
+    """The batches of a pool, string [batches, B], with their examples exchanged, in random order.
+
+    By length, and then some places on at random, less than a batch: by length alone, few examples of many lengths would
+    come together in the same way in every epoch.
     """
-    buckets = records.bucket_of(records.read_lengths(serialized), widths)
-    return tf.argsort(buckets, direction="DESCENDING", stable=True)
-
-
-def _exchanged(batches: tf.Tensor, widths: Sequence[int], seed: List[Any]) -> tf.Tensor:
-    """The batches of a pool, string [batches, B], with their examples exchanged, in random order."""
-    examples = tf.reshape(batches, [-1])
-    alike = tf.reshape(tf.gather(examples, _longest_first(examples, widths)), tf.shape(batches))
-    places = tf.random.stateless_uniform(tf.shape(batches)[:1], seed)
-    exchanged = tf.gather(alike, tf.argsort(places))
+    examples, (count, size) = tf.reshape(batches, [-1]), tf.unstack(tf.shape(batches))
+    by_length = tf.gather(examples, _longest_first(examples))
+    places = tf.cast(tf.range(count * size), tf.float32)
+    moved = tf.argsort(places + tf.cast(size, tf.float32) * tf.random.stateless_uniform([count * size], seed))
+    alike = tf.reshape(tf.gather(by_length, moved), [count, size])
+    order = tf.argsort(tf.random.stateless_uniform([count], [seed[0], -1 - seed[1]]))
+    exchanged = tf.gather(alike, order)
     exchanged.set_shape(batches.shape)
     return exchanged
 
 
-def _pooled(numbered: tf.data.Dataset, ends: Sequence[int], widths: Sequence[int], seed: int) -> tf.data.Dataset:
+def _pooled(numbered: tf.data.Dataset, ends: Sequence[int], seed: int) -> tf.data.Dataset:
     """Exchanges examples within the pools of numbered batches of records."""
 
     @graph_function
@@ -91,7 +99,7 @@ def _pooled(numbered: tf.data.Dataset, ends: Sequence[int], widths: Sequence[int
     @graph_function
     def exchange(pool: tf.Tensor, window: tf.data.Dataset) -> tf.data.Dataset:
         whole = window.map(lambda number, batch: batch).batch(POOL)
-        return whole.map(lambda batches: _exchanged(batches, widths, [seed, pool])).unbatch()
+        return whole.map(lambda batches: _exchanged(batches, [seed, pool])).unbatch()
 
     if hasattr(numbered, "group_by_window"):  # TensorFlow 1.15 has the name below alone, which others warn of.
         return numbered.group_by_window(pool_of, exchange, window_size_func=size_of)
@@ -131,7 +139,7 @@ def training_input_fn(
         begin = max([0, *(end for end in ends if end <= skip_steps)])
         stream = records.shuffled(tf.data.TFRecordDataset(input_file), seed).skip(begin * batch_size)
         batches = stream.batch(batch_size, drop_remainder=True).take(total_steps - begin).enumerate(begin)
-        batches = _pooled(batches, ends, widths, seed).skip(skip_steps - begin)
+        batches = _pooled(batches, ends, seed).skip(skip_steps - begin)
         return batches.map(records.parser(widths, label_types)).prefetch(2)
 
     return input_fn
@@ -146,7 +154,7 @@ def scoring_input_fn(input_file: Files, seq_length: int, label_types: Mapping[st
 
     @graph_function
     def sort(numbers: tf.Tensor, serialized: tf.Tensor) -> Any:
-        order = _longest_first(serialized, widths)
+        order = _longest_first(serialized)
         return tf.gather(numbers, order), tf.gather(serialized, order)
 
     @graph_function

@@ -256,6 +256,9 @@ def test_a_function_of_ones_own_stands_behind_every_projection():
         ("bert/encoder/layer_0/output", [21, 12]),
         ("bert/encoder/layer_1/attention/output", [21, 12]),
         ("bert/encoder/layer_1/output", [21, 12]),
+        # The last layer once more, for the first tokens alone.
+        ("bert/encoder/layer_1/attention/output", [3, 12]),
+        ("bert/encoder/layer_1/output", [3, 12]),
     ]
 
 
@@ -618,3 +621,23 @@ def test_other_shapes_are_said_on_both_sides():
     )
     both = modeling.describe_misfit({"a": [1], "b": [2], "c": [3]}, {"b": [5], "c": [3]}, named=1)
     assert both == ("1 of 3 variables match; 1 missing (a), 1 of another shape (b is [5] where the model has [2]).")
+
+
+def test_the_pooled_output_is_that_of_the_first_state_of_the_last_layer():
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = tiny_model(ADAPTERS, IDS, MASK, SEGMENTS)
+        session.run(tf.global_variables_initializer())
+        with tf.variable_scope("bert/pooler", reuse=True):
+            from_sequence = modeling.dense(model.get_sequence_output()[:, 0], 12, "dense", tiny_config(), tf.tanh)
+        pooled, expected = session.run([model.get_pooled_output(), from_sequence])
+        np.testing.assert_allclose(pooled, expected, atol=1e-6)
+        assert np.abs(pooled).max() > 0.1
+
+
+def test_a_graph_of_the_pooled_output_does_not_run_the_last_layer_for_other_tokens():
+    with tf.Graph().as_default() as graph:
+        model = tiny_model(ADAPTERS, IDS, MASK, SEGMENTS)
+        needed = tf.graph_util.extract_sub_graph(graph.as_graph_def(), [model.get_pooled_output().op.name])
+        whole = {op.name for op in graph.get_operations() if "layer_1/intermediate" in op.name and op.type == "MatMul"}
+        assert len(whole) == 2
+        assert len(whole & {node.name for node in needed.node}) == 1

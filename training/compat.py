@@ -17,6 +17,7 @@ import numpy as np
 import scipy
 import sklearn
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
 
 import errors
 from training import machine
@@ -106,12 +107,14 @@ InputPipelineConfig = _import_estimator("tpu.tpu_config").InputPipelineConfig
 def session_config() -> tf.ConfigProto:
     """How graphs run: the same command gives the same bits on the same machine.
 
-    With several operations at a time TensorFlow adds three or more tensors in the order in which their memory happens
-    to become free, and sums of floats depend on their order. One at a time (each on all cores) has one order.
+    Two operations at a time, each on all cores: one fills the gaps of the other. TensorFlow's memory optimiser is left
+    out: it would add three or more tensors in the order in which they come, and sums of floats depend on their order.
     From here on the process keeps the memory that it frees, see `machine.keep_freed_memory`.
     """
     machine.keep_freed_memory()
-    return tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=1)
+    config = tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=2)
+    config.graph_options.rewrite_options.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    return config
 
 
 def tpu_cluster(tpu_name: str, tpu_zone: Optional[str], gcp_project: Optional[str]) -> Any:
