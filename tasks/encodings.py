@@ -8,9 +8,8 @@ import os
 import re
 from typing import Optional, Tuple
 
-import tensorflow.compat.v1 as tf
-
 import errors
+from lazy_tensorflow import tf
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 # UTF-32 comes first: its little-endian mark begins with that of UTF-16.

@@ -8,7 +8,6 @@ import math
 from typing import Dict, Optional, Sequence, Tuple, Union
 
 import numpy as np
-from sklearn.utils.class_weight import compute_class_weight
 
 import errors
 from tasks import formats
@@ -27,6 +26,8 @@ def balanced_class_weights(examples: Sequence[InputExample], labels: Sequence[st
         raise errors.UserError(
             f"--class_weights=balanced needs training examples of every label; '{short(missing[0])}' has none."
         )
+    from sklearn.utils.class_weight import compute_class_weight  # slow to import, and seldom asked for
+
     given = np.array([example.label for example in examples])
     weights = compute_class_weight(class_weight="balanced", classes=np.array(labels), y=given)
     return tuple(float(weight) for weight in weights)

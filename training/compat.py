@@ -14,8 +14,6 @@ import types
 from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
-import scipy
-import sklearn
 import tensorflow.compat.v1 as tf
 
 import errors
@@ -31,6 +29,9 @@ def tensorflow_version() -> Tuple[int, int]:
 
 def versions() -> Dict[str, str]:
     """What the figures were computed with."""
+    import scipy  # not before: they take a second or two, and a prediction does without
+    import sklearn
+
     return {
         "python": platform.python_version(),
         "tensorflow": tf.version.VERSION,
