@@ -112,6 +112,21 @@ def session_config() -> tf.ConfigProto:
     return tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=1)
 
 
+def serving_config(threads: int = 0) -> tf.ConfigProto:
+    """How a graph runs whose calls are short: one operation after the other, in the thread of the caller.
+
+    The ordinary executor hands every operation to a queue, which for one sentence takes as long as the operations.
+
+    Args:
+      threads: that one operation may use; 0 for one a core.
+    """
+    config = session_config()
+    config.intra_op_parallelism_threads = threads
+    config.use_per_session_threads = True
+    config.experimental.executor_type = "SINGLE_THREADED_EXECUTOR"
+    return config
+
+
 def tpu_cluster(tpu_name: str, tpu_zone: Optional[str], gcp_project: Optional[str]) -> Any:
     """Finds a Cloud TPU by name or `grpc://` address.
 
