@@ -9,21 +9,20 @@ Graph functions only: no flag, no file, no knowledge of BERT.
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from typing import Callable, Optional, Tuple, Union
+from typing import Callable, Optional, Union
 
 import tensorflow.compat.v1 as tf
 
 import errors
+from adapter_config import (  # noqa: F401  (part of this module's published names)
+    PAPER_INIT_SCALE,
+    PAPER_SIZE,
+    PLACEMENTS,
+    SUBLAYERS,
+    AdapterConfig,
+    check_activation,
+)
 from fused_ops import gelu, gelu_erf
-
-PAPER_SIZE = 64
-# The paper draws from a normal with stddev 1e-2; Google's released code uses 1e-3.
-PAPER_INIT_SCALE = 1e-2
-
-SUBLAYERS = ("attention", "feedforward")
-PLACEMENTS = ("both",) + SUBLAYERS
 
 
 def swish(x: tf.Tensor) -> tf.Tensor:
@@ -50,10 +49,8 @@ def get_activation(activation: Union[str, Callable, None]) -> Optional[Callable[
         return None
     if callable(activation):
         return activation
-    name = str(activation).lower()
-    if name not in ACTIVATIONS:
-        raise errors.unknown("activation", activation, sorted(ACTIVATIONS))
-    return ACTIVATIONS[name]
+    check_activation(activation)
+    return ACTIVATIONS[str(activation).lower()]
 
 
 def feedforward_adapter(
@@ -89,64 +86,6 @@ def feedforward_adapter(
             hidden = act(hidden)
         output = rows + tf.nn.bias_add(tf.matmul(hidden, weights2), tf.reshape(biases2, [-1]))
     return output if rows is input_tensor else tf.reshape(output, tf.shape(input_tensor))
-
-
-@dataclasses.dataclass(frozen=True)
-class AdapterConfig:
-    """Which adapters a network carries. Checked when it is made; cannot be changed afterwards.
-
-    Attributes:
-      size: units of the bottleneck (the paper's m).
-      activation: a key of `ACTIVATIONS`.
-      init_scale: standard deviation of the initial weights.
-      layers: indices (from 0, the lowest) of the encoder layers with adapters; None for all.
-      placement: the sub-layers they stand behind: `attention`, `feedforward` or `both`.
-    """
-
-    size: int = PAPER_SIZE
-    activation: str = "gelu"
-    init_scale: float = PAPER_INIT_SCALE
-    layers: Optional[Tuple[int, ...]] = None
-    placement: str = "both"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise errors.UserError(f"The adapter size must be a whole number from 1 on, found {self.size!r}.")
-        if not isinstance(self.init_scale, (int, float)) or not 0 <= self.init_scale < math.inf:
-            raise errors.UserError(
-                f"The adapters' initial scale must be a finite number from 0 on, found {self.init_scale!r}."
-            )
-        get_activation(self.activation)
-        object.__setattr__(self, "activation", self.activation.lower())
-        if self.placement not in PLACEMENTS:
-            raise errors.unknown("adapter placement", self.placement, PLACEMENTS)
-        if self.layers is not None:
-            layers = tuple(self.layers) if isinstance(self.layers, (list, tuple, range)) else (self.layers,)
-            whole = all(isinstance(layer, int) and not isinstance(layer, bool) for layer in layers)
-            if not layers or not whole or min(layers) < 0 or len(set(layers)) != len(layers):
-                raise errors.UserError(
-                    f"The layers with adapters must be different indices from 0 on, at least one; found {list(layers)}."
-                )
-            object.__setattr__(self, "layers", tuple(sorted(layers)))
-
-    def check_fits(self, num_hidden_layers: int) -> None:
-        """Raises `errors.UserError` if a layer is named that a network of this depth does not have."""
-        if self.layers is not None and self.layers[-1] >= num_hidden_layers:
-            raise errors.UserError(
-                f"Adapters were asked for in layer {self.layers[-1]}, but the network has {num_hidden_layers} layers "
-                f"(0 to {num_hidden_layers - 1})."
-            )
-
-    def covers(self, layer: int, sublayer: str) -> bool:
-        """Whether an adapter stands behind this sub-layer of this layer."""
-        in_layer = self.layers is None or layer in self.layers
-        return in_layer and self.placement in ("both", sublayer)
-
-    def __call__(self, tensor: tf.Tensor, layer: int, sublayer: str) -> tf.Tensor:
-        """The tensor behind its adapter, or the tensor itself where there is none."""
-        if not self.covers(layer, sublayer):
-            return tensor
-        return feedforward_adapter(tensor, self.size, self.init_scale, self.activation)
 
 
 AdapterFn = Union[None, str, AdapterConfig, Callable[[tf.Tensor], tf.Tensor]]

@@ -18,9 +18,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from absl import app, flags
+
+from training import settings as settings_lib
+from training.classifier_settings import ClassifierSettings
+
+if __name__ == "__main__":
+    # Here, and not at the end: a mistake in a flag is told before TensorFlow is imported, which takes seconds.
+    settings_lib.define_flags(ClassifierSettings)
+    flags.adopt_module_key_flags(settings_lib)
+    settings_lib.check_command_line(ClassifierSettings, required=["task_name", "bert_config_file", "output_dir"])
+
 import numpy as np
 import tensorflow.compat.v1 as tf
-from absl import app, flags
 
 import adapter_layers
 import errors
@@ -47,91 +57,14 @@ from tasks.processors import (  # noqa: F401
     XnliProcessor,
 )
 from training import files, logs, results, scoring, submission
-from training import settings as settings_lib
 from training.evaluation import Scorer, Scores, score_rows
 from training.heads import ClassificationHead, Head, RegressionHead
 from training.model_fn import notebook_model_fn
 from training.record import find_noted
 from training.run import DevSet, Run
-from training.settings import MODEL, TRAINING, setting
 
 FLAGS = flags.FLAGS
 TEST_RESULTS = "test_results.tsv"
-
-
-@dataclasses.dataclass(frozen=True)
-class ClassifierSettings(settings_lib.Settings):
-    """The settings of this entry point."""
-
-    data_dir: Optional[str] = setting(
-        None, "Folder with the task's files (.tsv) as its download has them.", TRAINING, "path"
-    )
-    do_predict: bool = setting(False, "Write the test split's class probabilities.")
-    predict_header: bool = setting(
-        False, "Start test_results.tsv with a line of label names; old readers expect none. Own data always has one."
-    )
-    primary_metric: Optional[str] = setting(
-        None,
-        "Metric that decides which weights are best: {}. The task's own if not given.".format(
-            ", ".join(sorted(scoring.METRICS))
-        ),
-        TRAINING,
-    )
-    class_weights: str = setting(
-        "none",
-        "How much examples of each class count in training: none (all alike), balanced (in inverse proportion to the "
-        "class's size), or e.g. ham=0.5,spam=4.",
-        TRAINING,
-    )
-    # Own data.
-    train_file: Optional[str] = setting(
-        None,
-        "Own data in place of --data_dir: a CSV, TSV or JSONL file, or a folder or tar archive with a text file for "
-        "each example in a folder for each label. Any --task_name will do.",
-        TRAINING,
-        "path",
-    )
-    dev_file: Optional[str] = setting(
-        None, "Own dev split; without it, one is split off --train_file.", TRAINING, "path"
-    )
-    test_file: Optional[str] = setting(None, "Own test split, to be predicted; needs no labels.")
-    text_column: str = setting("text", "Own data: column of the text; its name, or its number from 1.", TRAINING)
-    text_pair_column: Optional[str] = setting(None, "Own data: column of the second text of a pair.", TRAINING)
-    label_column: str = setting("label", "Own data: column of the label.", TRAINING)
-    task_type: str = setting("classification", "Own data: classification, or regression (labels are numbers).", MODEL)
-    encoding: Optional[str] = setting(None, "Own data: encoding, e.g. utf-8 or cp1252; found out if not given.")
-    header: Optional[bool] = setting(
-        None, "Own data: whether the first line names the columns. If not given: unless all columns are numbers."
-    )
-    quoting: Optional[bool] = setting(
-        None, "Own data: whether double quotes enclose cells. If not given: in CSV files they do, in TSV files not."
-    )
-    labels: Optional[str] = setting(
-        None,
-        "Own data: labels in the order of the classes, e.g. No,Yes; rows with others are left out. Learnt from "
-        "--train_file if not given.",
-        TRAINING,
-    )
-    label_map: Optional[str] = setting(
-        None, "Own data: other spellings of labels, e.g. Y=Yes,N=No; applied before --labels.", TRAINING
-    )
-    dev_fraction: float = setting(
-        0.1, "Own data: share of --train_file, 0 to below 1, to split off where there is no --dev_file.", TRAINING
-    )
-    split_seed: int = setting(1, "Own data: seed of that split; the same for all runs of a sweep.", TRAINING)
-
-    @property
-    def has_own_data(self) -> bool:
-        """Whether files are named one by one, and not by a folder in a known layout."""
-        return bool(self.train_file or self.dev_file or self.test_file)
-
-    @property
-    def own_data(self) -> own.OwnData:
-        """The flags that describe own data."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(own.OwnData)}
-        values["labels"] = label_flags.parse_list(self.labels) if self.labels else None
-        values["label_map"] = label_flags.parse_map(self.label_map) if self.label_map else {}
-        return own.OwnData(**values)
 
 
 def create_model(
@@ -236,18 +169,9 @@ def read_data(settings: ClassifierSettings) -> Data:
         task, splits = own.read(settings.task_name, own_data, wanted, labels)
         check_names(settings, task)
         warn_of_overlap(splits)
-    elif settings.data_dir:
-        try:
-            task = tasks.get(settings.task_name)
-        except errors.UserError as error:
-            hint = "Data of your own is given by --train_file, in place of --data_dir."
-            raise errors.UserError(f"{error} {hint}") from None
-        splits = {name: tasks.StreamedSplit(task, settings.data_dir, name) for name in wanted}
     else:
-        raise errors.UserError(
-            "No data: give --data_dir, the folder of a known task ({}), or own data by --train_file, --dev_file, "
-            "--test_file.".format(", ".join(tasks.names()))
-        )
+        task = settings.known_task()
+        splits = {name: tasks.StreamedSplit(task, settings.data_dir, name) for name in wanted}
     if settings.primary_metric:
         task = dataclasses.replace(task, metrics=scoring.with_primary(settings.primary_metric, task))
     return Data(task, splits)
@@ -385,7 +309,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    settings_lib.define_flags(ClassifierSettings)
-    flags.adopt_module_key_flags(settings_lib)
-    flags.mark_flags_as_required(["task_name", "bert_config_file", "output_dir"])
     app.run(main)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 
 # TensorFlow's C++ side greets with pages of notes on missing GPU libraries. Must be set before the import.
@@ -19,100 +18,33 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-import tensorflow.compat.v1 as tf
 from absl import app, flags
+
+from training import settings as settings_lib
+from training.squad_settings import SquadSettings
+
+if __name__ == "__main__":
+    # Here, and not at the end: a mistake in a flag is told before TensorFlow is imported, which takes seconds.
+    settings_lib.define_flags(SquadSettings)
+    flags.adopt_module_key_flags(settings_lib)
+    settings_lib.check_command_line(SquadSettings, required=["bert_config_file", "output_dir"])
+
+import tensorflow.compat.v1 as tf
 
 import adapter_layers
 import errors
 import modeling
-from pipeline import cache, spans
+from pipeline import cache
 from tasks import squad, squad_files
 from training import files, logs, question_answering, results
-from training import settings as settings_lib
-from training.answers import AnswerRules
 from training.evaluation import Row, Scores
 from training.heads import SpanHead
 from training.model_fn import notebook_model_fn
 from training.question_answering import Answerer
 from training.record import find_noted
 from training.run import DevSet, Run
-from training.settings import TRAINING, setting
 
 FLAGS = flags.FLAGS
-
-
-@dataclasses.dataclass(frozen=True)
-class SquadSettings(settings_lib.Settings):
-    """The settings of this entry point."""
-
-    task_name: Optional[str] = setting(
-        None, "Name of the task in packs and results; SQuAD-v1.1 or SQuAD-v2.0 if not given.", TRAINING
-    )
-    train_file: Optional[str] = setting(
-        None, "SQuAD file to train on, e.g. train-v1.1.json; of several answers the first counts.", TRAINING, "path"
-    )
-    predict_file: Optional[str] = setting(
-        None, "SQuAD file to answer, e.g. dev-v1.1.json; scored where it has answers. A test file needs none."
-    )
-    do_eval: bool = setting(
-        False,
-        "Score --predict_file: with --do_train along the training too, and the best weights are kept. Its answers are "
-        "written as by --do_predict.",
-    )
-    do_predict: bool = setting(
-        False, "Answer --predict_file with the weights that the training ends with, or with those of --output_dir."
-    )
-    max_seq_length: int = setting(
-        384, "Tokens of a sequence: question, window of the paragraph, three special tokens.", TRAINING
-    )
-    doc_stride: int = setting(
-        128, "Tokens from the start of a window of the paragraph to the start of the next; windows overlap.", TRAINING
-    )
-    max_query_length: int = setting(64, "Tokens of a question; longer ones are cut.", TRAINING)
-    n_best_size: int = setting(20, "Starts and ends looked at in a window, and answers listed for a question.")
-    max_answer_length: int = setting(30, "Tokens of an answer at most.")
-    verbose_logging: bool = setting(False, "Name every question that is left out of training.")
-    version_2_with_negative: bool = setting(False, "The files are SQuAD 2.0: questions may have no answer.", TRAINING)
-    null_score_diff_threshold: float = setting(
-        0.0,
-        "SQuAD 2.0: predict no answer where its score is above that of the best text by more than this (logits). The "
-        "value fitted on --predict_file is reported as best_f1_thresh.",
-    )
-
-    @property
-    def lengths(self) -> spans.Lengths:
-        """How paragraphs are cut."""
-        return spans.Lengths(self.max_seq_length, self.doc_stride, self.max_query_length)
-
-    @property
-    def rules(self) -> AnswerRules:
-        """What counts as an answer."""
-        return AnswerRules(
-            self.n_best_size, self.max_answer_length, self.version_2_with_negative, self.null_score_diff_threshold
-        )
-
-    @property
-    def answers(self) -> bool:
-        """Whether questions are to be answered."""
-        return self.do_eval or self.do_predict
-
-    def check(self) -> None:
-        """Raises `errors.UserError` for what is wrong by itself, without looking at a file."""
-        super().check()
-        for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
-            self._check_range(name, 1)
-        self.lengths.check()
-        if math.isnan(self.null_score_diff_threshold):
-            raise errors.UserError("--null_score_diff_threshold must be a number, found nan.")
-        for name, asked in (("train_file", self.do_train), ("predict_file", self.answers)):
-            if asked and not getattr(self, name):
-                by = "--do_train" if name == "train_file" else "--do_eval" if self.do_eval else "--do_predict"
-                raise errors.UserError(f"No data: {by} needs --{name}, a file in SQuAD's form.")
-        for name in (question_answering.PREDICTIONS, question_answering.N_BEST, question_answering.NULL_ODDS):
-            path = os.path.join(self.output_dir, name)
-            given = [os.path.realpath(file) for file in (self.train_file, self.predict_file) if file]
-            if self.answers and os.path.realpath(path) in given:
-                raise errors.UserError(f"The answers would overwrite {path}; use another --output_dir.")
 
 
 def create_model(
@@ -336,7 +268,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    settings_lib.define_flags(SquadSettings)
-    flags.adopt_module_key_flags(settings_lib)
-    flags.mark_flags_as_required(["bert_config_file", "output_dir"])
     app.run(main)

@@ -8,9 +8,8 @@ import os
 import re
 from typing import Iterator, List, Optional, Tuple
 
-import tensorflow.compat.v1 as tf
-
 import errors
+from lazy_tensorflow import tf
 
 # Bytes that are read at a time of a file that is not held in memory.
 BLOCK_SIZE = 1 << 20

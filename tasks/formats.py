@@ -18,9 +18,8 @@ import tarfile
 import zlib
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-import tensorflow.compat.v1 as tf
-
 import errors
+from lazy_tensorflow import tf
 from tasks import encodings
 
 TEXT_COLUMN = "text"

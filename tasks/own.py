@@ -8,10 +8,9 @@ import re
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
-import tensorflow.compat.v1 as tf
-from sklearn.model_selection import train_test_split
 
 import errors
+from lazy_tensorflow import tf
 from tasks import formats
 from tasks.label_flags import finite, short
 from tasks.table import InputExample, Task
@@ -415,6 +414,8 @@ def _split_off_dev(rows: List[_LabelledRow], data: OwnData) -> Tuple[List[_Label
     classes = len({labels[group] for group in eligible})
     if not classes:
         return rows, []
+    from sklearn.model_selection import train_test_split  # slow to import, and seldom needed
+
     # Each of these classes needs an example on both sides.
     size = min(max(round(len(members) * data.dev_fraction), classes), len(eligible) - classes)
     _, dev = train_test_split(

@@ -11,9 +11,8 @@ import hashlib
 import json
 from typing import Collection, Dict, Iterator, List, Optional, Sequence, Tuple
 
-import tensorflow.compat.v1 as tf
-
 import errors
+from lazy_tensorflow import tf
 
 _SHOWN_IDS = 3
 

@@ -12,9 +12,8 @@ import os
 import re
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-import tensorflow.compat.v1 as tf
-
 import errors
+from lazy_tensorflow import tf
 from tasks import encodings
 from tasks.squad import Answer, Dataset, Paragraph, Question, shown
 

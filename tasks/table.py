@@ -7,9 +7,8 @@ import math
 import os
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-import tensorflow.compat.v1 as tf
-
 import errors
+from lazy_tensorflow import tf
 from tasks import encodings
 
 

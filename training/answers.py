@@ -23,6 +23,11 @@ import errors
 if TYPE_CHECKING:
     from pipeline.spans import Window
 
+# The files that answers are written to.
+PREDICTIONS = "predictions.json"
+N_BEST = "nbest_predictions.json"
+NULL_ODDS = "null_odds.json"
+
 # The sum of two of these is finite in 64 bits.
 GREATEST_LOGIT = float(np.finfo(np.float32).max)
 

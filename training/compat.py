@@ -14,8 +14,6 @@ import types
 from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
-import scipy
-import sklearn
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
@@ -33,6 +31,9 @@ def tensorflow_version() -> Tuple[int, int]:
 
 def versions() -> Dict[str, str]:
     """What the figures were computed with."""
+    import scipy  # not before: they take a second or two, and a prediction does without
+    import sklearn
+
     return {
         "python": platform.python_version(),
         "tensorflow": tf.version.VERSION,
@@ -114,6 +115,21 @@ def session_config() -> tf.ConfigProto:
     machine.keep_freed_memory()
     config = tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=2)
     config.graph_options.rewrite_options.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    return config
+
+
+def serving_config(threads: int = 0) -> tf.ConfigProto:
+    """How a graph runs whose calls are short: one operation after the other, in the thread of the caller.
+
+    The ordinary executor hands every operation to a queue, which for one sentence takes as long as the operations.
+
+    Args:
+      threads: that one operation may use; 0 for one a core.
+    """
+    config = session_config()
+    config.intra_op_parallelism_threads = threads
+    config.use_per_session_threads = True
+    config.experimental.executor_type = "SINGLE_THREADED_EXECUTOR"
     return config
 
 

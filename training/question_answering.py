@@ -14,12 +14,8 @@ from pipeline import spans
 from tasks.squad import Dataset
 from training import answers as answers_lib
 from training import files, squad_scoring
-from training.answers import Answer, AnswerRules
+from training.answers import N_BEST, NULL_ODDS, PREDICTIONS, Answer, AnswerRules
 from training.evaluation import Row, Scores
-
-PREDICTIONS = "predictions.json"
-N_BEST = "nbest_predictions.json"
-NULL_ODDS = "null_odds.json"
 
 Answers = Mapping[str, Answer]
 

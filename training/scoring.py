@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import collections
-from typing import Callable, Dict, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
-from scipy import stats
-from sklearn import metrics as sklearn_metrics
 
 import errors
 from tasks.table import Task
@@ -26,30 +24,48 @@ def _are_finite(values: np.ndarray) -> bool:
     return bool(np.isfinite(values).all())
 
 
-def _correlation(correlate: Callable) -> Metric:
+# SciPy and scikit-learn take a second or two to import: that waits until something is scored.
+
+
+def _correlation(name: str) -> Metric:
     """A correlation by SciPy, with 0 where it is not defined: predictions that say nothing about the labels."""
 
     def metric(labels: np.ndarray, numbers: np.ndarray) -> float:
+        from scipy import stats
+
         if not _are_finite(numbers) or _are_one(numbers, ONE_NUMBER) or _are_one(labels):
             return 0.0
-        return correlate(labels.astype(np.float64), numbers.astype(np.float64))[0]
+        return getattr(stats, name)(labels.astype(np.float64), numbers.astype(np.float64))[0]
 
     return metric
 
 
+def _by_sklearn(name: str, **options: Any) -> Metric:
+    """A metric of scikit-learn."""
+
+    def metric(labels: np.ndarray, classes: np.ndarray) -> float:
+        from sklearn import metrics
+
+        return getattr(metrics, name)(labels, classes, **options)
+
+    return metric
+
+
+_f1 = _by_sklearn("f1_score", zero_division=0)
+_matthews = _by_sklearn("matthews_corrcoef")
+
+
 # Name -> function of (labels, predicted classes). F1 is that of class 1, as GLUE has it.
 CLASS_METRICS: Dict[str, Metric] = {
-    "accuracy": sklearn_metrics.accuracy_score,
-    "matthews": lambda labels, classes: (
-        0.0 if _are_one(labels) or _are_one(classes) else sklearn_metrics.matthews_corrcoef(labels, classes)
-    ),
-    "f1": lambda labels, classes: sklearn_metrics.f1_score(labels == 1, classes == 1, zero_division=0),
-    "macro_f1": lambda labels, classes: sklearn_metrics.f1_score(labels, classes, average="macro", zero_division=0),
+    "accuracy": _by_sklearn("accuracy_score"),
+    "matthews": lambda labels, classes: 0.0 if _are_one(labels) or _are_one(classes) else _matthews(labels, classes),
+    "f1": lambda labels, classes: _f1(labels == 1, classes == 1),
+    "macro_f1": _by_sklearn("f1_score", average="macro", zero_division=0),
 }
 # Name -> function of (labels, predicted numbers).
 NUMBER_METRICS: Dict[str, Metric] = {
-    "pearson": _correlation(stats.pearsonr),
-    "spearman": _correlation(stats.spearmanr),
+    "pearson": _correlation("pearsonr"),
+    "spearman": _correlation("spearmanr"),
 }
 METRICS: Dict[str, Metric] = {**CLASS_METRICS, **NUMBER_METRICS}
 

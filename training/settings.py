@@ -2,22 +2,26 @@
 
 A field is a flag. Its scope says when another value means another run: `model` (also for evaluating what an output
 folder holds), `training` (for continuing a training), or None.
+
+Imports no TensorFlow: flags are checked before that takes its seconds.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import glob
 import hashlib
 import os
 import re
+import sys
 from typing import Any, Dict, Optional, Sequence, Tuple, Type, TypeVar
 
-import tensorflow.compat.v1 as tf
-from absl import flags
+from absl import app, flags
 
 import errors
-import optimization
-from adapter_layers import ACTIVATIONS, PAPER_INIT_SCALE, PAPER_SIZE, AdapterConfig, get_activation
+import tuning_modes
+from adapter_config import ACTIVATION_NAMES, PAPER_INIT_SCALE, PAPER_SIZE, AdapterConfig, check_activation
+from lazy_tensorflow import tf
 
 MODEL = "model"
 TRAINING = "training"
@@ -105,7 +109,7 @@ class Settings:
         TRAINING,
     )
     adapter_activation: str = setting(
-        "gelu", "Non-linearity of the adapters: {}.".format(", ".join(sorted(ACTIVATIONS))), MODEL
+        "gelu", "Non-linearity of the adapters: {}.".format(", ".join(ACTIVATION_NAMES)), MODEL
     )
     adapter_layers: str = setting(
         "all",
@@ -215,8 +219,8 @@ class Settings:
         """Raises `errors.UserError` for what is wrong by itself, without looking at a file."""
         if not (self.do_train or self.do_eval or self.do_predict):
             raise errors.UserError("Nothing to do: give at least one of --do_train, --do_eval, --do_predict.")
-        optimization.check_mode(self.tuning_mode, self.tune_top_layers)
-        get_activation(self.adapter_activation)
+        tuning_modes.check_mode(self.tuning_mode, self.tune_top_layers)
+        check_activation(self.adapter_activation)
         self.adapter  # noqa: B018  (its constructor checks the values)
         for name in (
             "train_batch_size",
@@ -262,6 +266,20 @@ class Settings:
             )
         if self.use_tpu:
             self._check_tpu()
+
+    def needed_paths(self) -> Dict[str, str]:
+        """Flag -> what must be there under its path: `file`, `folder`, `file or folder` or `checkpoint`."""
+        needed = {"bert_config_file": "file", "vocab_file": "file", "spm_model_file": "file"}
+        if not os.path.isdir(self.output_dir or ""):  # a run that goes on may do without
+            needed.update(init_checkpoint="checkpoint", adapter_pack="file or folder")
+        return needed
+
+    def check_paths(self) -> None:
+        """Raises `errors.UserError` for a local path with nothing there. What it holds is checked by its reader."""
+        for name, kind in self.needed_paths().items():
+            path = getattr(self, name)
+            if path and "://" not in path and not _is_there(path, kind):
+                raise errors.UserError(f"--{name}={path}: there is no such {kind}; paths are taken from {os.getcwd()}.")
 
     def _check_tpu(self) -> None:
         if bool(self.tpu_name) == bool(self.master):
@@ -311,6 +329,14 @@ class Settings:
             for field in dataclasses.fields(self)
             if field.metadata["scope"] == TRAINING and field.metadata["kind"] == "value"
         }
+
+
+def _is_there(path: str, kind: str) -> bool:
+    if kind == "file":
+        return os.path.isfile(path)
+    if kind == "folder":
+        return os.path.isdir(path)
+    return os.path.exists(path) or (kind == "checkpoint" and bool(glob.glob(glob.escape(path) + ".*")))
 
 
 def _identity_value(value: Any, kind: str) -> Any:
@@ -366,3 +392,26 @@ def refuse_words(argv: Sequence[str]) -> None:
 def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) -> SettingsClass:
     """The settings that parsed flags give."""
     return settings_class(**{field.name: values[field.name].value for field in dataclasses.fields(settings_class)})
+
+
+def check_command_line(settings_class: Type[Settings], required: Sequence[str]) -> None:
+    """Tells what is wrong with this program's command line, and ends there; so does `--help`.
+
+    For the top of an entry point, in front of what imports TensorFlow: a mistake is told at once and not after the
+    seconds of that import. `app.run` parses the same flags again.
+
+    Args:
+      settings_class: of the entry point; its flags are defined.
+      required: flags that must be given.
+    """
+    flags.mark_flags_as_required(list(required))
+    app.define_help_flags()
+    _check_values(app.parse_flags_with_usage(sys.argv), settings_class)
+
+
+@errors.exits_on_user_error
+def _check_values(argv: Sequence[str], settings_class: Type[Settings]) -> None:
+    refuse_words(argv)
+    settings = from_flags(settings_class, flags.FLAGS)
+    settings.check()
+    settings.check_paths()
