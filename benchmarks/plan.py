@@ -63,6 +63,10 @@ SIDES = {
     "ours": Side("ours", "ours, adapters", {"tuning": "adapter"}),
     "ours_full": Side("ours", "ours, full fine-tuning", {"tuning": "full"}),
     "ours_padded": Side("ours", "ours, padded", {"tuning": "adapter", "flags": ["--pad_to_max_seq_length=true"]}),
+    "ours_recompute": Side("ours", "ours, --recompute", {"tuning": "adapter", "model_fn": {"recompute": True}}),
+    "ours_parts": Side(
+        "ours", "ours, --gradient_accumulation_steps=4", {"tuning": "adapter", "model_fn": {"accumulation_steps": 4}}
+    ),
     "adapterhub": Side("adapterhub", "AdapterHub"),
     "hf_full": Side("hf_full", "Hugging Face, full fine-tuning"),
     "peft_lora": Side("peft_lora", "PEFT, LoRA (another method)"),
@@ -77,7 +81,17 @@ TITLES = dict(
     **{LIMIT: "matrix products alone", "transformers": "Hugging Face", "huggingface": "Hugging Face"},
 )
 
-STEP_SIDES = ("ours", "adapterhub", "ours_full", "hf_full", "peft_lora", "limit_torch", "limit_tensorflow")
+STEP_SIDES = (
+    "ours",
+    "adapterhub",
+    "limit_torch",
+    "limit_tensorflow",
+    "ours_full",
+    "hf_full",
+    "peft_lora",
+    "ours_recompute",
+    "ours_parts",
+)
 EPOCH_SIDES = ("ours", "adapterhub", "ours_padded")
 SIZES_SIDES = ("ours", "adapterhub", "peft_lora", "hf_full", "ours_full")
 GROWTH_SIDES = ("ours", "adapterhub")

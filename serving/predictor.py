@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 import errors
 import modeling
 import tokenization
-from pipeline import features
+from pipeline.features import Encoder
 from tasks.table import InputExample
 from training import checkpoints, compat, files, huggingface, packs, parameters, record, sources
 from training.model_fn import InitialValues
@@ -81,7 +81,8 @@ class Predictor:
             self.config = source.pack.config
             self.max_seq_length = self.config.max_seq_length if max_seq_length is None else max_seq_length
             _check_length(self.max_seq_length, self.config)
-            self._tokenizer = _load_tokenizer(source.pack, path, vocab_file, spm_model_file, source.parts[0].path)
+            tokenizer = _load_tokenizer(source.pack, path, vocab_file, spm_model_file, source.parts[0].path)
+        self._encoder = Encoder((), self.max_seq_length, tokenizer)
         self._is_regression = self.config.head == "regression"
         self._session, self._run = _build(source, head, threads)
         self._is_open = True
@@ -141,14 +142,9 @@ class Predictor:
         return [self._prediction(row) for row in values.tolist()]
 
     def _encode(self, text_a: str, text_b: Optional[str]) -> Tuple[List[int], List[int]]:
-        """Ids and segments of a text, without padding."""
-        example = InputExample("", text_a, text_b)
-        # The features of the training side; an index behind those that are logged.
-        made = features.convert_single_example(
-            features.LOGGED_EXAMPLES, example, (), self.max_seq_length, self._tokenizer
-        )
-        length = sum(made.input_mask)
-        return made.input_ids[:length], made.segment_ids[:length]
+        """Ids and segments of a text, without padding, as the training side makes them."""
+        made = self._encoder.encode(InputExample("", text_a, text_b))
+        return made.input_ids, made.segment_ids
 
     def _prediction(self, row: List[float]) -> Prediction:
         if self._is_regression:
