@@ -49,7 +49,7 @@ def write_part(task: tasks.Task, data_dir: str, batch: int, fraction: float, fol
     """
     examples = list(tasks.read_examples(task, data_dir, "train"))
     chosen = [examples[index] for index in chosen_indices(len(examples), batch, fraction)]
-    lines = read_lines(os.path.join(data_dir, task.train.file))
+    lines = list(read_lines(os.path.join(data_dir, task.train.file)))
     header = lines[:1] if task.train.header else []
     rows = [lines[int(example.guid.rpartition("-")[2])] for example in chosen]
     content = [

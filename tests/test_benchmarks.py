@@ -86,6 +86,8 @@ def test_all_sides_of_a_case_get_the_same_work():
     assert {entry.side: entry.job.get("tuning") for entry in entries if entry.side.startswith("ours")} == {
         "ours": "adapter",
         "ours_full": "full",
+        "ours_recompute": "adapter",
+        "ours_parts": "adapter",
     }
 
 
