@@ -241,14 +241,16 @@ def _build(source: sources.Source, head: Any, threads: int) -> Tuple[tf.Session,
     config = source.pack.config
     with tf.Graph().as_default() as graph:
         inputs = [tf.placeholder(tf.int32, [None, None], name) for name in ("input_ids", "input_mask", "segment_ids")]
-        model = modeling.BertModel(
-            config.bert_config, False, *inputs, scope="bert", adapter_fn=config.adapter_config
-        )  # fmt: skip
         # The loss that the labels are for is not part of what runs.
-        unknown: Dict[str, tf.Tensor] = {
+        labels: Dict[str, tf.Tensor] = {
             name: tf.zeros(tf.shape(inputs[0])[:1], kind) for name, kind in head.label_types.items()
         }
-        output = head.build(model, unknown, is_training=False)
+        # TensorFlow 1.15 would make variables of the older kind, which the session's executor does not know.
+        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+            model = modeling.BertModel(
+                config.bert_config, False, *inputs, scope="bert", adapter_fn=config.adapter_config
+            )
+            output = head.build(model, labels, is_training=False)
         values = InitialValues(source.parts)
         values.scaffold()
         graph.finalize()
