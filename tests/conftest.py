@@ -10,6 +10,7 @@ import sys
 from typing import List
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as training/__init__.py has it
 
 import pytest
 import tensorflow.compat.v1 as tf

@@ -166,6 +166,20 @@ class TestRun:
         accuracy = np.mean(classes == [int(row[1]) for row in rows])
         assert read_results(given["output_dir"])["eval_accuracy"] == pytest.approx(accuracy)
 
+    def test_recomputed_layers_end_with_the_same_weights(self, given, tmp_path):
+        other = str(tmp_path / "other")
+        run(given, do_train=True)
+        run(given, do_train=True, recompute=True, output_dir=other)
+        one, same = (packs.read(os.path.join(folder, packs.FILE_NAME)).tensors for folder in (given["output_dir"], other))
+        assert set(one) == set(same)
+        for name in one:
+            np.testing.assert_allclose(same[name], one[name], atol=1e-5, err_msg=name)
+
+    def test_a_batch_may_be_worked_out_in_parts(self, given):
+        run(given, do_train=True, do_eval=True, gradient_accumulation_steps=4)
+        assert read_results(given["output_dir"])["global_step"] == 8
+        assert "--gradient_accumulation_steps was 4, is 1" in refusal(given, do_train=True)
+
     def test_a_head_trained_for_another_task_gives_way_to_a_fresh_one(self, given, tmp_path):
         run(given, do_train=True)
         rte = tmp_path / "mnli"
@@ -217,6 +231,12 @@ class TestRefusals:
             ({"warmup_proportion": 1.5}, "from 0 to 1"),
             ({"train_batch_size": 0}, "--train_batch_size"),
             ({"train_batch_size": 1000}, "less than one step"),
+            ({"gradient_accumulation_steps": 0}, "--gradient_accumulation_steps must be 1 or more"),
+            ({"gradient_accumulation_steps": 3}, "must divide --train_batch_size=8"),
+            (
+                {"use_tpu": True, "tpu_name": "grpc://10.0.0.2:8470", "gradient_accumulation_steps": 2},
+                "does not go with --use_tpu=true",
+            ),
             ({"use_tpu": True}, "--tpu_name"),
             ({"use_tpu": True, "tpu_name": "grpc://10.0.0.2:8470", "master": "x"}, "--tpu_name"),
             (

@@ -11,6 +11,7 @@ import time
 from typing import Any, Callable, List, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as runs have it, see training/__init__.py
 
 import numpy as np
 
