@@ -170,7 +170,9 @@ class TestRun:
         other = str(tmp_path / "other")
         run(given, do_train=True)
         run(given, do_train=True, recompute=True, output_dir=other)
-        one, same = (packs.read(os.path.join(folder, packs.FILE_NAME)).tensors for folder in (given["output_dir"], other))
+        one, same = (
+            packs.read(os.path.join(folder, packs.FILE_NAME)).tensors for folder in (given["output_dir"], other)
+        )
         assert set(one) == set(same)
         for name in one:
             np.testing.assert_allclose(same[name], one[name], atol=1e-5, err_msg=name)

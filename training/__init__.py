@@ -1,7 +1,7 @@
-"""What every entry point shares."""
+"""What every entry point shares: TensorFlow versions, estimator, settings, checkpoints, hooks, scoring."""
 
 import os
 
-# Before TensorFlow is imported: oneDNN's products are a tenth quicker on small batches, and TensorFlow leaves them out on
-# processors without AVX-512. Whoever has set it otherwise keeps that.
+# Before TensorFlow is imported: oneDNN's products are a tenth quicker on small batches, and TensorFlow leaves them out
+# on processors without AVX-512. Whoever has set it otherwise keeps that.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
