@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains, kills, resumes, evaluates and predicts with a tiny model on TensorFlow 1.15, 2.15 and the newest one, writes and
-# loads packs, reads and scores data, each in an environment of its own; prints one line for each. Interpreters that are
-# not there are skipped, with a line that says so; exit code 1 if one that is there fails.
+# loads packs, reads and scores data, checks gradients and batches, each in an environment of its own; prints one line
+# for each. Interpreters that are not there are skipped, with a line that says so; exit code 1 if one that is there fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,8 @@ interpreter() {  # the path of a Python X.Y that runs, if there is one
   done
 }
 
-tests=(tests/test_{smoke,pack_runs,packs,own_data,scoring,squad_runs,spans,parallel,token_offsets}.py)
+tests=(tests/test_{smoke,pack_runs,packs,own_data,scoring,squad_runs,spans,parallel,token_offsets}.py
+  tests/test_{fused_ops,accumulation,batches,predictor,start,token_ids,writing}.py)
 failures=0
 for version in 3.7 3.11 3.13; do
   python=$(interpreter "$version")

@@ -200,6 +200,21 @@ def run_command(flags: dict, script: str = "run_classifier.py") -> subprocess.Co
     return subprocess.run(command_line(flags, script), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+def run_batches(input_fn, batch_size: int, steps: int = None) -> list:
+    """What an estimator gets: batches as dictionaries of arrays, until the end or for some steps."""
+    found = []
+    with tf.Graph().as_default(), tf.Session() as session:
+        iterator = tf.data.make_initializable_iterator(input_fn({"batch_size": batch_size}))
+        following = iterator.get_next()
+        session.run(iterator.initializer)
+        while steps is None or len(found) < steps:
+            try:
+                found.append(session.run(following))
+            except tf.errors.OutOfRangeError:
+                break
+    return found
+
+
 DAMAGES = ("cut inside a record", "cut between records", "changed byte", "emptied")
 
 

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import TINY, base_flags, tiny_config, write_bert
+from conftest import TINY, base_flags, run_batches, tiny_config, write_bert
 
 from pipeline import batches, records
 from run_classifier import ClassifierSettings, features_of, make_head, read_data
@@ -77,21 +77,6 @@ def small_pools():
     patch.setattr(records, "SHUFFLE_BUFFER", 40)
     yield
     patch.undo()
-
-
-def run_batches(input_fn, batch_size: int, steps: int = None) -> list:
-    """What an estimator gets: batches as dictionaries of arrays, until the end or for some steps."""
-    found = []
-    with tf.Graph().as_default(), tf.Session() as session:
-        iterator = tf.data.make_initializable_iterator(input_fn({"batch_size": batch_size}))
-        following = iterator.get_next()
-        session.run(iterator.initializer)
-        while steps is None or len(found) < steps:
-            try:
-                found.append(session.run(following))
-            except tf.errors.OutOfRangeError:
-                break
-    return found
 
 
 def trained_on(file, batch_size, total, seed=5, skip=0, epoch_size=103) -> list:

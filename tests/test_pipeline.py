@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import VOCABULARY
+from conftest import VOCABULARY, run_batches
 
 import tokenization
 from pipeline import features as features_module
@@ -252,23 +252,10 @@ def numbered(count: int, length: int = 4) -> list:
     return [InputFeatures([index] * length, [1] * length, [0] * length, index % 2) for index in range(count)]
 
 
-def batches(input_fn, batch_size: int, steps: int = None) -> list:
-    """What an estimator gets: batches as dictionaries of arrays, until the end or for some steps."""
-    found = []
-    with tf.Graph().as_default(), tf.Session() as session:
-        following = tf.data.make_one_shot_iterator(input_fn({"batch_size": batch_size})).get_next()
-        while steps is None or len(found) < steps:
-            try:
-                found.append(session.run(following))
-            except tf.errors.OutOfRangeError:
-                break
-    return found
-
-
 def order(input_fn, examples: int, batch_size: int = 1) -> list:
     """The numbers of the first examples of a training order."""
     assert examples % batch_size == 0
-    found = batches(input_fn, batch_size, examples // batch_size)
+    found = run_batches(input_fn, batch_size, examples // batch_size)
     return [int(row[0]) for batch in found for row in batch["input_ids"]]
 
 
@@ -294,7 +281,7 @@ def test_what_is_written_is_read_back(tokenizer, tmp_path):
     path = str(tmp_path / "eval.tf_record")
     file_based_convert_examples_to_features(examples, LABELS, 8, tokenizer, path)
     features = convert_examples_to_features(examples, LABELS, 8, tokenizer)
-    (batch,) = batches(file_based_input_fn_builder(path, 8, False, False), 4)
+    (batch,) = run_batches(file_based_input_fn_builder(path, 8, False, False), 4)
     assert set(batch) == set(NAMES)
     for name in NAMES:
         expected = [values[0] if len(values) == 1 else values for values in (f.as_lists()[name] for f in features)]
@@ -306,14 +293,14 @@ def test_what_is_written_is_read_back(tokenizer, tmp_path):
 
 
 def test_evaluation_keeps_the_order_and_ends_with_a_short_batch(numbered_file):
-    found = batches(file_based_input_fn_builder(numbered_file, 4, False, False), 8)
+    found = run_batches(file_based_input_fn_builder(numbered_file, 4, False, False), 8)
     assert [len(batch["label_ids"]) for batch in found] == [8, 8, 4]
     assert [int(row[0]) for batch in found for row in batch["input_ids"]] == list(range(20))
 
 
 def test_a_last_short_batch_can_be_left_out_and_its_size_is_known_then(numbered_file):
     input_fn = file_based_input_fn_builder(numbered_file, 4, False, True)
-    assert [len(batch["label_ids"]) for batch in batches(input_fn, 8)] == [8, 8]
+    assert [len(batch["label_ids"]) for batch in run_batches(input_fn, 8)] == [8, 8]
     with tf.Graph().as_default():
         shapes = tf.data.get_output_shapes(input_fn({"batch_size": 8}))
     assert shapes["input_ids"].as_list() == [8, 4]
@@ -348,8 +335,8 @@ def test_a_continued_run_goes_on_where_the_order_left_off(numbered_file, skip):
 
 
 def test_a_continued_run_gets_the_batches_that_were_left(numbered_file):
-    whole = batches(training_fn(numbered_file), 6, 8)
-    rest = batches(training_fn(numbered_file, skip=3 * 6), 6, 5)
+    whole = run_batches(training_fn(numbered_file), 6, 8)
+    rest = run_batches(training_fn(numbered_file, skip=3 * 6), 6, 5)
     for expected, found in zip(whole[3:], rest):
         np.testing.assert_array_equal(found["input_ids"], expected["input_ids"])
 
@@ -373,7 +360,7 @@ def test_features_in_memory_give_the_same_batches_as_a_file(numbered_file, is_tr
     from_file = file_based_input_fn_builder(numbered_file, 4, is_training, False, seed=5)
     in_memory = input_fn_builder(numbered(20), 4, is_training, False, seed=5)
     steps = 7 if is_training else None
-    expected, found = batches(from_file, 8, steps), batches(in_memory, 8, steps)
+    expected, found = run_batches(from_file, 8, steps), run_batches(in_memory, 8, steps)
     assert len(found) == len(expected) == (7 if is_training else 3)
     for one, other in zip(expected, found):
         assert set(one) == set(other) == set(NAMES)
