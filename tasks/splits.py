@@ -6,9 +6,8 @@ import hashlib
 import itertools
 from typing import Iterable, Iterator, Optional, Tuple
 
-import tensorflow.compat.v1 as tf
-
 import errors
+from lazy_tensorflow import tf
 from tasks.table import InputExample, Task, read_examples, split_path
 
 # Examples that are hashed at a time.

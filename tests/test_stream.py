@@ -58,7 +58,7 @@ class TestTheListOfTasks:
         ],
     )
     def test_a_wrong_line_is_told_with_its_number(self, tmp_path, line, expected):
-        path = write_tasks(tmp_path, "--task_name=CoLA", line)
+        path = write_tasks(tmp_path, "--task_name=CoLA --data_dir=glue/CoLA", line)
         assert f"{path}, {expected}" in message_of(read_tasks, path, COMMON)
 
     def test_a_list_without_tasks_or_no_list_at_all(self, tmp_path):

@@ -493,8 +493,10 @@ class TestDropout:
             if count_steps:
                 tf.train.create_global_step()
             ones = tf.ones(shape)
-            with tf.variable_scope("layer"):
-                outputs = [modeling.dropout(ones, rate), modeling.dropout(ones, rate)]
+            outputs = []
+            for place in ("layer_0", "layer_1"):
+                with tf.variable_scope(place):
+                    outputs.append(modeling.dropout(ones, rate))
             session.run(tf.global_variables_initializer())
             if count_steps:
                 session.run(tf.train.get_global_step().assign(step))
