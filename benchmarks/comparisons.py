@@ -28,7 +28,8 @@ class Comparison(NamedTuple):
 TARGET_CASE = "base 32x128 size 64"
 TARGET_LENGTH = 128
 TARGETS = {"CoLA": {"ours_padded": 6.0, "adapterhub": 1.1}, "MRPC": {"ours_padded": 2.0}}
-FEATURES_TARGET = 0.8
+FEATURES_TARGETS = {"MRPC": 0.8, "SST-2": 0.8}
+PREDICT_TARGETS = {"one sentence, median": 1.0, "sentences in batches of 32": 1.1}
 
 
 def memory(what: str, suite: str, case: str, left: str, right: str, target: Optional[float] = None) -> Comparison:
@@ -100,7 +101,7 @@ def of_features(case: str, others: Iterable[str]) -> List[Comparison]:
             side,
             "examples_per_second",
             inverted=False,
-            target=FEATURES_TARGET,
+            target=FEATURES_TARGETS.get(case),
         )
         for side in others
     ]
@@ -118,6 +119,7 @@ def of_predict(case: str, unit: str, others: Iterable[str]) -> List[Comparison]:
             side,
             unit,
             inverted=not is_rate,
+            target=PREDICT_TARGETS.get(case),
         )
         for side in others
     ]

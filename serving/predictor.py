@@ -9,6 +9,7 @@ seconds too long for one sentence.
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -20,7 +21,7 @@ import modeling
 import tokenization
 from pipeline.features import Encoder
 from tasks.table import InputExample
-from training import checkpoints, compat, files, huggingface, packs, parameters, record, sources
+from training import checkpoints, compat, files, huggingface, machine, packs, parameters, record, sources
 from training.model_fn import InitialValues
 
 Text = Union[str, Tuple[str, str]]
@@ -70,7 +71,7 @@ class Predictor:
           spm_model_file: SentencePiece model, in place of `vocab_file`.
           bert_config_file: architecture of the base, to be compared with the pack's, which is used.
           max_seq_length: as in training if not given.
-          threads: that an operation may use; 0 for one a core.
+          threads: that a call may use; 0 for one a core.
 
         Raises:
           errors.UserError: something is missing, damaged, or does not belong together.
@@ -84,7 +85,10 @@ class Predictor:
             tokenizer = _load_tokenizer(source.pack, path, vocab_file, spm_model_file, source.parts[0].path)
         self._encoder = Encoder((), self.max_seq_length, tokenizer)
         self._is_regression = self.config.head == "regression"
-        self._session, self._run = _build(source, head, threads)
+        self._threads = threads or machine.num_cores()
+        # Batches side by side, each in one thread: an operation on a few sentences is sooner done than divided.
+        self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
+        self._session, self._run = _build(source, head)
         self._is_open = True
         self.predict(["."])  # the first run optimises the graph, which takes longer than many later ones
 
@@ -116,6 +120,7 @@ class Predictor:
     def close(self) -> None:
         """Frees the model. A second call does nothing."""
         self._is_open = False
+        self._pool.shutdown()
         self._session.close()
 
     def predict(self, texts: Sequence[Text], batch_size: int = 32) -> List[Prediction]:
@@ -123,7 +128,7 @@ class Predictor:
 
         Args:
           texts: each a string, or a pair of strings (tuple or list).
-          batch_size: how many are computed at a time; does not change the results, but for rounding.
+          batch_size: how many, at most, a thread computes at a time; does not change the results, but for rounding.
 
         Raises:
           errors.UserError: something in the list is no text; or the predictor is closed.
@@ -133,12 +138,12 @@ class Predictor:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise errors.UserError(f"batch_size must be a whole number from 1 on, found {batch_size!r}.")
         encoded = [self._encode(text_a, text_b) for text_a, text_b in _as_pairs(texts)]
-        # Batches of texts of nearly one length have hardly any padding, which costs as much as text.
-        order = sorted(range(len(encoded)), key=lambda index: len(encoded[index][0]))
+        batches = _batches([len(ids) for ids, _ in encoded], batch_size, self._threads)
+        compute = self._pool.map if len(batches) > 1 else map  # one sentence does not wait for another thread to wake
         values = np.empty([len(encoded), 1 if self._is_regression else len(self.config.labels)], np.float32)
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            values[chosen] = self._run(*_padded([encoded[index] for index in chosen]))
+        results = compute(lambda batch: self._run(*_padded([encoded[index] for index in batch])), batches)
+        for batch, rows in zip(batches, results):
+            values[batch] = rows
         return [self._prediction(row) for row in values.tolist()]
 
     def _encode(self, text_a: str, text_b: Optional[str]) -> Tuple[List[int], List[int]]:
@@ -165,6 +170,17 @@ def _as_pairs(texts: Sequence[Text]) -> List[Tuple[str, Optional[str]]]:
             raise errors.UserError(f"predict takes strings and pairs of strings; number {index} is {item!r:.80}.")
         pairs.append((pair[0], pair[1]))
     return pairs
+
+
+def _batches(lengths: Sequence[int], batch_size: int, threads: int) -> List[List[int]]:
+    """Indices of sequences, in batches of nearly one length: hardly any padding, which costs as much as text.
+
+    A few sequences are divided among the threads. The longest come first, so that no thread begins with them when the
+    others have done.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    size = max(1, min(batch_size, -(-len(order) // threads)))
+    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def _padded(encoded: Sequence[Tuple[List[int], List[int]]]) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -236,7 +252,7 @@ def _tokenizer_beside(checkpoint: str, kind: str) -> Tuple[Optional[str], Option
     return (path, None) if kind == "wordpiece" else (None, path)
 
 
-def _build(source: sources.Source, head: Any, threads: int) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
+def _build(source: sources.Source, head: Any) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
     """A session with the weights, and the function of (ids, mask, segments) -> probabilities, or numbers."""
     config = source.pack.config
     with tf.Graph().as_default() as graph:
@@ -254,7 +270,7 @@ def _build(source: sources.Source, head: Any, threads: int) -> Tuple[tf.Session,
         values = InitialValues(source.parts)
         values.scaffold()
         graph.finalize()
-        session = tf.Session(graph=graph, config=compat.serving_config(threads))
+        session = tf.Session(graph=graph, config=compat.serving_config())
         values.load(session, but=())
         wanted = output.logits if output.probabilities is None else output.probabilities
         return session, session.make_callable(wanted, inputs)

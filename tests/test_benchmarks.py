@@ -9,7 +9,7 @@ import pytest
 
 import errors
 import tasks
-from benchmarks import comparisons, measure, plan, prepare, products, report, tables
+from benchmarks import comparisons, measure, plan, predict, prepare, products, report, tables
 from benchmarks import run as benchmark
 from benchmarks.plan import Entry
 from benchmarks.sides import ours, peft_lora
@@ -207,6 +207,8 @@ def test_targets_are_for_the_published_shape_alone():
     assert at[128] == "CoLA 128 tokens, 0.1 of it"
     assert {row.target for row in comparisons.of_epoch(at[128])} == {6.0, 1.1, None}
     assert {row.target for row in comparisons.of_epoch(at[64])} == {None}
+    assert [row.target for case in ("CoLA", "SST-2") for row in comparisons.of_features(case, ["other"])] == [None, 0.8]
+    assert set(comparisons.PREDICT_TARGETS) == {predict.ONE, predict.MANY}
 
 
 def test_features_and_predictions_of_other_programs_are_compared_by_their_units():
@@ -215,8 +217,8 @@ def test_features_and_predictions_of_other_programs_are_compared_by_their_units(
             "suite": "features",
             "result": {
                 "records": [
-                    {"task": "CoLA", "side": "ours", "round": 0, "examples": 900, "seconds": 1.0},
-                    {"task": "CoLA", "side": "transformers", "round": 0, "examples": 900, "seconds": 0.9},
+                    {"task": "MRPC", "side": "ours", "round": 0, "examples": 900, "seconds": 1.0},
+                    {"task": "MRPC", "side": "transformers", "round": 0, "examples": 900, "seconds": 0.9},
                 ]
             },
         },
@@ -224,8 +226,8 @@ def test_features_and_predictions_of_other_programs_are_compared_by_their_units(
             "suite": "predict",
             "result": {
                 "records": [
-                    {"what": "sentence", "side": "ours", "round": 0, "value": 5.0, "unit": "ms"},
-                    {"what": "sentence", "side": "transformers", "round": 0, "value": 10.0, "unit": "ms"},
+                    {"what": "one sentence, median", "side": "ours", "round": 0, "value": 5.0, "unit": "ms"},
+                    {"what": "one sentence, median", "side": "transformers", "round": 0, "value": 10.0, "unit": "ms"},
                     {"what": "batch", "side": "ours", "round": 0, "value": 300.0, "unit": "examples/s"},
                     {"what": "batch", "side": "transformers", "round": 0, "value": 200.0, "unit": "examples/s"},
                 ]
@@ -234,8 +236,10 @@ def test_features_and_predictions_of_other_programs_are_compared_by_their_units(
     ]
     text = tables.comparison_table(tables.records_of(entries))
     rows = {line.split("|")[1].strip(): line for line in text.splitlines()[2:]}
-    assert "**0.90**" in rows["features, CoLA: examples/s over Hugging Face's"] and "≥ 0.80 | reached" in text
-    assert "**2.00**" in rows["predict, sentence: speed over Hugging Face's"]
+    features = rows["features, MRPC: examples/s over Hugging Face's"]
+    assert "**0.90**" in features and "≥ 0.80 | reached" in features
+    one = rows["predict, one sentence, median: speed over Hugging Face's"]
+    assert "**2.00**" in one and "≥ 1.00 | reached" in one
     assert "**1.50**" in rows["predict, batch: speed over Hugging Face's"]
 
 

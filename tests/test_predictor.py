@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, base_flags, message_of, tiny_config, write_bert
 
 from run_classifier import ClassifierSettings, run_task
-from serving.predictor import Prediction, Predictor
+from serving.predictor import Prediction, Predictor, _batches
 from training import huggingface, packs, record
 
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
@@ -115,6 +115,29 @@ def test_an_empty_list_has_no_predictions(predictor):
 )
 def test_what_is_no_text_is_refused(predictor, texts, told):
     assert told in message_of(predictor.predict, texts)
+
+
+def test_texts_that_are_shared_among_threads_get_the_answers_of_one_thread(predictor, trained, sentences):
+    with Predictor.from_run(trained, threads=2) as shared:
+        for count in (0, 1, 2, 3, len(sentences)):
+            for one, two in zip(predictor.predict(sentences[:count]), shared.predict(sentences[:count])):
+                assert two.label == one.label
+                assert two.probabilities == pytest.approx(one.probabilities, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "lengths, batch_size, threads, expected",
+    [
+        ([], 4, 2, []),
+        ([5], 4, 2, [[0]]),
+        ([5, 9], 4, 2, [[1], [0]]),
+        ([5, 9, 7, 6], 4, 2, [[1, 2], [3, 0]]),
+        ([5, 9, 7, 6, 8], 2, 2, [[1, 4], [2, 3], [0]]),
+        ([5, 9, 7], 4, 1, [[1, 2, 0]]),
+    ],
+)
+def test_batches_have_texts_of_like_length_and_work_for_every_thread(lengths, batch_size, threads, expected):
+    assert _batches(lengths, batch_size, threads) == expected
 
 
 def test_several_threads_get_their_own_answers(predictor, sentences):
