@@ -27,17 +27,21 @@ _CUBIC = 0.044715
 _GOLDEN = -1640531535
 _MIXING = ((16, 0x7FEB352D), (15, -2073254261))
 
-# Whether XLA is to be used; None: where it pays. Innermost last; graphs are built by one thread at a time.
-_compiling: List[Optional[bool]] = [None]
+# What `compiling` is given for a graph that XLA compiles as a whole, as on a TPU.
+WHOLE_GRAPH = "whole graph"
+# See `compiling`. Innermost last; graphs are built by one thread at a time.
+_compiling: List[Union[bool, str, None]] = [None]
+# What the functions that are recomputed have drawn, by name; innermost last.
+_drawn_before: List[Dict[str, tf.Tensor]] = []
 
 
 @contextlib.contextmanager
-def compiling(use_xla: Optional[bool]) -> Iterator[None]:
+def compiling(use_xla: Union[bool, str, None]) -> Iterator[None]:
     """Decides for the graph built inside whether XLA compiles these functions.
 
     Args:
-      use_xla: True for always, once for every shape that comes; False for never, e.g. on a TPU, where XLA compiles the
-        whole graph; None for where it pays.
+      use_xla: True for always, once for every shape that comes; False for never; None for where it pays; `WHOLE_GRAPH`
+        where XLA compiles everything anyway.
     """
     _compiling.append(use_xla)
     try:
@@ -55,9 +59,14 @@ def _can_compile() -> bool:
 
 def _is_compiled(tensors: Tuple[tf.Tensor, ...]) -> bool:
     if _compiling[-1] is not None:
-        return _compiling[-1] and _can_compile()
+        return _compiling[-1] is True and _can_compile()
     sizes = [tensor.shape.num_elements() for tensor in tensors]
     return None not in sizes and max(sizes) >= MIN_COMPILED_SIZE and _can_compile()
+
+
+def _is_hashed(x: tf.Tensor) -> bool:
+    """How values to drop are found: of all ways to draw, a hash is the cheapest in XLA, and the dearest elsewhere."""
+    return _compiling[-1] == WHOLE_GRAPH or _is_compiled((x,))
 
 
 def fused(function: Callable) -> Callable:
@@ -85,7 +94,10 @@ _GRADIENT = "AdapterBertOwnGradient"
 
 @tf.RegisterGradient(_GRADIENT)
 def _own_gradient(op: tf.Operation, dy: tf.Tensor, *unused: tf.Tensor) -> List[Optional[tf.Tensor]]:
-    return [None, *getattr(op.graph, _GRADIENT)[op.name](dy)]
+    gradients = getattr(op.graph, _GRADIENT, {})
+    if op.name not in gradients:
+        raise RuntimeError(f"{op.name} was read from a file: only a graph built by this code has gradients.")
+    return [None, *gradients[op.name](dy)]
 
 
 def with_gradient(y: tf.Tensor, inputs: Sequence[tf.Tensor], grad: Callable[[tf.Tensor], Sequence]) -> tf.Tensor:
@@ -107,14 +119,32 @@ def with_gradient(y: tf.Tensor, inputs: Sequence[tf.Tensor], grad: Callable[[tf.
     return outputs[0]
 
 
+def drawn_once(name: str, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """What `draw` returns; inside of a function that is recomputed, what it returned under this name at first."""
+    if not _drawn_before:
+        return draw()
+    if name not in _drawn_before[-1]:
+        _drawn_before[-1][name] = draw()
+    return _drawn_before[-1][name]
+
+
 def recomputed(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     """`function(x)`, of which nothing but `x` is kept for the gradient: it is worked out again for that.
 
     Args:
-      function: builds a part of the graph; may get variables of the current scope.
+      function: builds a part of the graph; may get variables of the current scope, and random seeds by `drawn_once`.
       x: its input.
     """
     used: Dict[str, tf.Tensor] = {}
+    drawn: Dict[str, tf.Tensor] = {}
+
+    def build(x: tf.Tensor, reuse: Optional[bool]) -> tf.Tensor:
+        _drawn_before.append(drawn)
+        try:
+            with tf.variable_scope(scope, reuse=reuse, custom_getter=note):
+                return function(x)
+        finally:
+            _drawn_before.pop()
 
     def note(getter: Callable, name: str, *args: Any, **kwargs: Any) -> tf.Tensor:
         # The same value, if it is used twice.
@@ -123,15 +153,13 @@ def recomputed(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.T
         return used[name]
 
     scope = tf.get_variable_scope()
-    with tf.variable_scope(scope, custom_getter=note):
-        y = function(x)
+    y = build(x, reuse=None)
 
     def grad(dy: tf.Tensor) -> List[Optional[tf.Tensor]]:
         # Not before it is needed; and no optimiser of graphs may take it for what was there already.
         with tf.control_dependencies([dy]):
             again = tf.identity(x)
-        with tf.variable_scope(scope, reuse=True, custom_getter=note):
-            return tf.gradients(function(again), [again, *used.values()], dy)
+        return tf.gradients(build(again, reuse=True), [again, *used.values()], dy)
 
     return with_gradient(y, [x, *used.values()], grad)
 
@@ -202,7 +230,6 @@ def _drawn(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 def _dropped(x: tf.Tensor, seed: tf.Tensor, rate: float, hashed: bool) -> tf.Tensor:
     """`x` with a share of its values set to zero and the others scaled up; the same ones for the same seed."""
-    # Of all ways to draw, a hash is the cheapest inside of a loop that XLA makes, and the dearest elsewhere.
     noise = (_hashed if hashed else _drawn)(tf.shape(x), seed)
     least = round((rate - 0.5) * 2.0 ** (8 * noise.dtype.size))
     kept = noise >= tf.constant(least, noise.dtype)
@@ -223,7 +250,7 @@ def dropout(x: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
         gradient but found out again.
       rate: above 0, below 1.
     """
-    drop = functools.partial(_dropout, rate=rate, hashed=_is_compiled((x,)))
+    drop = functools.partial(_dropout, rate=rate, hashed=_is_hashed(x))
     return with_gradient(drop(x, seed), [x], lambda dy: [drop(dy, seed)])
 
 
@@ -301,7 +328,7 @@ def attention(
     """
     scale = 1.0 / math.sqrt(query.shape.as_list()[-1])
     scores = tf.matmul(query, key, transpose_b=True)
-    random = {"rate": rate, "hashed": _is_compiled((scores,))}
+    random = {"rate": rate, "hashed": _is_hashed(scores)}
     if rate:
         weights, dropped = _dropped_weights(scores, bias, seed, scale=scale, **random)
     else:

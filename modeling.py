@@ -173,7 +173,7 @@ class BertModel:
         if token_type_ids is None:
             token_type_ids = tf.zeros_like(input_ids, tf.int32)
 
-        with tf.variable_scope(scope, default_name="bert"):
+        with tf.variable_scope(scope, default_name="bert"), _next_pass():
             with tf.variable_scope("embeddings"):
                 words, self.embedding_table = embedding_lookup(input_ids, config, use_one_hot_embeddings)
                 self.embedding_output = embedding_postprocessor(words, token_type_ids, config)
@@ -186,7 +186,11 @@ class BertModel:
                 self.pooled_output = dense(first_token, config.hidden_size, "dense", config, tf.tanh)
 
     def get_pooled_output(self) -> tf.Tensor:
-        """float [B, D]: the first token's last state through a tanh layer; see `transformer_model`."""
+        """float [B, D]: the first token's last state through a tanh layer.
+
+        Made from the layers below the last and not from `get_sequence_output`, see `transformer_model`: it has no
+        gradient with respect to that.
+        """
         return self.pooled_output
 
     def get_sequence_output(self) -> tf.Tensor:
@@ -218,6 +222,22 @@ def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
 
 # Numbers that tell apart repetitions of the same graph in one step, the innermost last.
 _repetitions: List[Union[int, tf.Tensor]] = [0]
+# The same for networks that share their variables, e.g. two towers.
+_passes: List[int] = [0]
+# The graph collection with the variable scope of each network.
+_SCOPES = "bert_model_scopes"
+
+
+@contextlib.contextmanager
+def _next_pass() -> Iterator[None]:
+    """Lets the network built inside drop other values than earlier ones of the graph in the same variable scope."""
+    scope = tf.get_variable_scope().name
+    _passes.append(tf.get_collection(_SCOPES).count(scope))
+    tf.add_to_collection(_SCOPES, scope)
+    try:
+        yield
+    finally:
+        _passes.pop()
 
 
 @contextlib.contextmanager
@@ -233,15 +253,22 @@ def repetition(number: Union[int, tf.Tensor]) -> Iterator[None]:
 def dropout_seed() -> tf.Tensor:
     """The seed, int32 [2], of the dropout in this variable scope; there is one at most in each.
 
-    Where the graph has a seed and counts steps, it depends on these, on the scope's name and on the `repetition`: a run
-    that was interrupted goes on dropping what it would have dropped. Where the step stands still, so does what is
-    dropped; the cores of a TPU share theirs. Elsewhere it is another one in each run of the graph.
+    Where the graph has a seed and counts steps, it depends on these, on the scope's name, on which `BertModel` of that
+    scope it is and on the `repetition`: a run that was interrupted goes on dropping what it would have dropped. Where
+    the step stands still, so does what is dropped; the cores of a TPU share theirs. Elsewhere it is another one in each
+    run of the graph.
     """
-    seed, step = tf.get_default_graph().seed, tf.train.get_global_step()
-    if seed is None or step is None:
-        return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
-    place = zlib.crc32(f"{seed}/{tf.get_variable_scope().name}".encode()) & 0x7FFFFFFF
-    return fused_ops.random_integers([2], [place + _repetitions[-1], tf.cast(step, tf.int32)])
+    scope = tf.get_variable_scope().name
+
+    def draw() -> tf.Tensor:
+        seed, step = tf.get_default_graph().seed, tf.train.get_global_step()
+        if seed is None or step is None:
+            return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
+        name = f"{seed}/{scope}" + (f"/{_passes[-1]}" if _passes[-1] else "")
+        place = zlib.crc32(name.encode()) & 0x7FFFFFFF
+        return fused_ops.random_integers([2], [place + tf.convert_to_tensor(_repetitions[-1]), tf.cast(step, tf.int32)])
+
+    return fused_ops.drawn_once(scope, draw)
 
 
 def layer_norm(x: tf.Tensor, residual: Optional[tf.Tensor] = None, name: str = "LayerNorm") -> tf.Tensor:

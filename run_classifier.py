@@ -27,7 +27,9 @@ if __name__ == "__main__":
     # Here, and not at the end: a mistake in a flag is told before TensorFlow is imported, which takes seconds.
     settings_lib.define_flags(ClassifierSettings)
     flags.adopt_module_key_flags(settings_lib)
-    settings_lib.check_command_line(ClassifierSettings, required=["task_name", "bert_config_file", "output_dir"])
+    settings_lib.check_command_line(
+        ClassifierSettings, flags.FLAGS, required=["task_name", "bert_config_file", "output_dir"]
+    )
 
 import numpy as np
 import tensorflow.compat.v1 as tf

@@ -27,7 +27,7 @@ if __name__ == "__main__":
     # Here, and not at the end: a mistake in a flag is told before TensorFlow is imported, which takes seconds.
     settings_lib.define_flags(SquadSettings)
     flags.adopt_module_key_flags(settings_lib)
-    settings_lib.check_command_line(SquadSettings, required=["bert_config_file", "output_dir"])
+    settings_lib.check_command_line(SquadSettings, flags.FLAGS, required=["bert_config_file", "output_dir"])
 
 import tensorflow.compat.v1 as tf
 

@@ -7,6 +7,8 @@ import platform
 import subprocess
 from typing import Any, Dict
 
+from pipeline import parallel
+
 PACKAGES = ("tensorflow", "torch", "transformers", "tokenizers", "adapters", "peft", "numpy")
 
 
@@ -22,7 +24,7 @@ def processor() -> str:
 
 def cores() -> int:
     """How many this process may use: `taskset` counts."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return parallel.num_cores()
 
 
 def memory_gigabytes() -> float:

@@ -1,5 +1,6 @@
 """The matrix products of one adapter training step, as shapes: what no implementation can leave out.
 
+A classifier needs the last layer's output for the first token alone; the others count there as keys and values only.
 Forward all of them; backward the gradients of inputs (through frozen and trained weights alike) and those of the
 trained weights. Element-wise work, softmax, LayerNorm, dropout and the optimizer are left out: what they take is what
 a step loses against this limit.
@@ -7,7 +8,7 @@ a step loses against this limit.
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple
+from typing import Dict, List, Mapping, NamedTuple, Optional
 
 
 class Product(NamedTuple):
@@ -48,7 +49,9 @@ def both_gradients(what: str, rows: int, inner: int, columns: int, batch: int) -
     ]
 
 
-def layer_products(config: Mapping[str, int], batch: int, length: int, adapter_size: int) -> List[Product]:
+def layer_products(
+    config: Mapping[str, int], batch: int, length: int, adapter_size: int, wanted: Optional[int] = None
+) -> List[Product]:
     """The products of one encoder layer with its two adapters.
 
     Args:
@@ -56,30 +59,39 @@ def layer_products(config: Mapping[str, int], batch: int, length: int, adapter_s
       batch: examples in a batch.
       length: tokens of each.
       adapter_size: units of the bottleneck.
+      wanted: of how many tokens of each the output is wanted; of all by default.
     """
+    wanted = wanted or length
     width, wide = config["hidden_size"], config["intermediate_size"]
     heads = config["num_attention_heads"]
-    head_size, tokens = width // heads, batch * length
+    head_size, tokens, outputs = width // heads, batch * length, batch * wanted
     adapter = [
-        *trained("adapter, down", tokens, width, adapter_size),
-        *trained("adapter, up", tokens, adapter_size, width),
+        *trained("adapter, down", outputs, width, adapter_size),
+        *trained("adapter, up", outputs, adapter_size, width),
     ]
     return [
-        *frozen("query, key, value", tokens, width, width, times=3),
-        *both_gradients("attention scores", length, head_size, length, batch * heads),
-        *both_gradients("attention context", length, length, head_size, batch * heads),
-        *frozen("attention output", tokens, width, width),
+        *frozen("query", outputs, width, width),
+        *frozen("key, value", tokens, width, width, times=2),
+        *both_gradients("attention scores", wanted, head_size, length, batch * heads),
+        *both_gradients("attention context", wanted, length, head_size, batch * heads),
+        *frozen("attention output", outputs, width, width),
         *adapter,
-        *frozen("intermediate", tokens, width, wide),
-        *frozen("output", tokens, wide, width),
+        *frozen("intermediate", outputs, width, wide),
+        *frozen("output", outputs, wide, width),
         *adapter,
     ]
 
 
-def top_products(config: Mapping[str, int], batch: int, classes: int = 2) -> List[Product]:
-    """The products behind the last layer: the frozen pooler and the head."""
+def top_products(
+    config: Mapping[str, int], batch: int, length: int, adapter_size: int, classes: int = 2
+) -> List[Product]:
+    """The products of the last layer for the first token, of the frozen pooler and of the head."""
     width = config["hidden_size"]
-    return frozen("pooler", batch, width, width) + trained("head", batch, width, classes)
+    return [
+        *layer_products(config, batch, length, adapter_size, wanted=1),
+        *frozen("pooler", batch, width, width),
+        *trained("head", batch, width, classes),
+    ]
 
 
 def count_flops(products: List[Product]) -> int:
@@ -90,5 +102,6 @@ def count_flops(products: List[Product]) -> int:
 def step_flops(job: Mapping) -> int:
     """Floating point operations of the matrix products of a whole step."""
     config: Dict[str, int] = job["config"]
-    layer = layer_products(config, job["batch"], job["length"], job["adapter_size"])
-    return config["num_hidden_layers"] * count_flops(layer) + count_flops(top_products(config, job["batch"]))
+    sizes = (config, job["batch"], job["length"], job["adapter_size"])
+    below = config["num_hidden_layers"] - 1
+    return below * count_flops(layer_products(*sizes)) + count_flops(top_products(*sizes))

@@ -140,7 +140,7 @@ def training_input_fn(
         stream = records.shuffled(tf.data.TFRecordDataset(input_file), seed).skip(begin * batch_size)
         batches = stream.batch(batch_size, drop_remainder=True).take(total_steps - begin).enumerate(begin)
         batches = _pooled(batches, ends, seed).skip(skip_steps - begin)
-        return batches.map(records.parser(widths, label_types)).prefetch(2)
+        return records.prefetched(batches.map(records.parser(widths, label_types)))
 
     return input_fn
 
@@ -167,6 +167,6 @@ def scoring_input_fn(input_file: Files, seq_length: int, label_types: Mapping[st
         chunk = max(CHUNK // batch_size, 1) * batch_size
         chunks = tf.data.TFRecordDataset(input_file).enumerate().batch(chunk).map(sort)
         cut = graph_function(lambda *rows: tf.data.Dataset.from_tensor_slices(rows).batch(batch_size))
-        return chunks.flat_map(cut).map(parse).prefetch(2)
+        return records.prefetched(chunks.flat_map(cut).map(parse))
 
     return input_fn

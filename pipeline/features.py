@@ -201,8 +201,18 @@ def convert_examples_to_features(
     tokenizer: tokenization.FullTokenizer,
 ) -> List[InputFeatures]:
     """Tokenises examples into a list; for the arguments see `convert_single_example`."""
+    return list(padded_features(examples, label_list, max_seq_length, tokenizer))
+
+
+def padded_features(
+    examples: Iterable[Example],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+) -> Iterator[InputFeatures]:
+    """The same one by one."""
     encoder = Encoder(label_list, max_seq_length, tokenizer)
-    return [_padded(encoder.encode(example), max_seq_length) for example in _logged(examples, encoder)]
+    return (_padded(encoder.encode(example), max_seq_length) for example in _logged(examples, encoder))
 
 
 def iterate_records(

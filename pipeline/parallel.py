@@ -26,11 +26,14 @@ Connection = multiprocessing.connection.Connection
 WAITING = 4
 
 
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def num_processes() -> int:
-    """Processes that are worth starting: the cores this process may use. One where processes cannot be forked."""
-    if not sys.platform.startswith("linux"):
-        return 1
-    return len(os.sched_getaffinity(0))
+    """Processes that are worth starting: one a core. One alone where processes cannot be forked."""
+    return num_cores() if sys.platform.startswith("linux") else 1
 
 
 def map_in_order(

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import tensorflow.compat.v1 as tf
 
 import tokenization
-from pipeline.features import InputFeatures, iterate_records
+from pipeline.features import InputFeatures, padded_features
 from pipeline.writing import Files, serialize, write_records, write_serialized  # noqa: F401  (asked for here)
 
 # Records held for shuffling: all of most tasks, and a bounded share of memory for the largest.
@@ -46,8 +46,8 @@ def file_based_convert_examples_to_features(
     tokenizer: tokenization.FullTokenizer,
     output_file: str,
 ) -> None:
-    """Tokenises examples straight into a TFRecord file."""
-    write_serialized(iterate_records(examples, label_list, max_seq_length, tokenizer), output_file)
+    """Tokenises examples into a TFRecord file, padded to one length, as Google's code writes and reads it."""
+    write_records(padded_features(examples, label_list, max_seq_length, tokenizer), output_file)
 
 
 def shuffled(dataset: tf.data.Dataset, seed: Optional[int]) -> tf.data.Dataset:
@@ -56,6 +56,20 @@ def shuffled(dataset: tf.data.Dataset, seed: Optional[int]) -> tf.data.Dataset:
     Shuffling comes before repeating, so that an epoch shows every example once.
     """
     return dataset.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=True).repeat()
+
+
+def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """The end of every pipeline: the next batches are made while one is used.
+
+    Without TensorFlow's tuning: no pipeline here leaves it anything to choose, and its thread, which sleeps for longer
+    and longer, may keep a session from closing for seconds.
+    """
+    options = tf.data.Options()
+    if hasattr(options, "autotune"):
+        options.autotune.enabled = False
+    else:  # TensorFlow 1.15
+        options.experimental_optimization.autotune = False
+    return batches.prefetch(2).with_options(options)
 
 
 def _batches(
@@ -176,7 +190,7 @@ def file_based_input_fn_builder(
             seed,
             skip_examples,
         )
-        return dataset.map(parser([seq_length], label_types)).prefetch(2)
+        return prefetched(dataset.map(parser([seq_length], label_types)))
 
     return input_fn
 
@@ -197,6 +211,6 @@ def input_fn_builder(
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         tensors = _to_int32({name: tf.constant(values) for name, values in columns.items()})
         dataset = tf.data.Dataset.from_tensor_slices(tensors)
-        return _batches(dataset, params["batch_size"], is_training, drop_remainder, seed, 0)
+        return prefetched(_batches(dataset, params["batch_size"], is_training, drop_remainder, seed, 0))
 
     return input_fn

@@ -4,4 +4,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$(scripts/setup_venv.sh .venv requirements-dev.txt)
 "$python" -m ruff check .
-"$python" -m pytest --numprocesses=2 "$@"
+# By class and module, so that what their tests share is made once.
+"$python" -m pytest --numprocesses=2 --dist=loadscope "$@"

@@ -17,11 +17,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import errors
+import fused_ops
 import modeling
 import tokenization
+from pipeline import parallel
 from pipeline.features import Encoder
 from tasks.table import InputExample
-from training import checkpoints, compat, files, huggingface, machine, packs, parameters, record, sources
+from training import checkpoints, compat, files, huggingface, packs, parameters, record, sources
 from training.model_fn import InitialValues
 
 Text = Union[str, Tuple[str, str]]
@@ -44,7 +46,8 @@ class Prediction(NamedTuple):
 class Predictor:
     """A base with a pack on it, ready to answer. For classification and regression.
 
-    `predict` may be called by several threads at a time. `close`, or the end of a `with` block, frees the memory.
+    `predict` may be called by several threads at a time. `close`, or the end of a `with` block, frees the memory
+    for other use by the process.
 
     Attributes:
       config: what the pack says of itself: task, labels, scores.
@@ -76,6 +79,8 @@ class Predictor:
         Raises:
           errors.UserError: something is missing, damaged, or does not belong together.
         """
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
+            raise errors.UserError(f"threads must be a whole number from 0 on, found {threads!r}.")
         path = packs.find(adapter_pack)
         with files.reported():
             source, head = _choose(init_checkpoint, path, bert_config_file)
@@ -85,7 +90,7 @@ class Predictor:
             tokenizer = _load_tokenizer(source.pack, path, vocab_file, spm_model_file, source.parts[0].path)
         self._encoder = Encoder((), self.max_seq_length, tokenizer)
         self._is_regression = self.config.head == "regression"
-        self._threads = threads or machine.num_cores()
+        self._threads = threads or parallel.num_cores()
         # Batches side by side, each in one thread: an operation on a few sentences is sooner done than divided.
         self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
         self._session, self._run = _build(source, head)
@@ -133,18 +138,25 @@ class Predictor:
         Raises:
           errors.UserError: something in the list is no text; or the predictor is closed.
         """
-        if not self._is_open:
-            raise errors.UserError("This predictor is closed: make another one.")
+        self._check_open()
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise errors.UserError(f"batch_size must be a whole number from 1 on, found {batch_size!r}.")
         encoded = [self._encode(text_a, text_b) for text_a, text_b in _as_pairs(texts)]
         batches = _batches([len(ids) for ids, _ in encoded], batch_size, self._threads)
         compute = self._pool.map if len(batches) > 1 else map  # one sentence does not wait for another thread to wake
         values = np.empty([len(encoded), 1 if self._is_regression else len(self.config.labels)], np.float32)
-        results = compute(lambda batch: self._run(*_padded([encoded[index] for index in batch])), batches)
-        for batch, rows in zip(batches, results):
-            values[batch] = rows
+        try:
+            results = compute(lambda batch: self._run(*_padded([encoded[index] for index in batch])), batches)
+            for batch, rows in zip(batches, results):
+                values[batch] = rows
+        except RuntimeError:  # of a session that another thread has closed meanwhile
+            self._check_open()
+            raise
         return [self._prediction(row) for row in values.tolist()]
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise errors.UserError("This predictor is closed: make another one.")
 
     def _encode(self, text_a: str, text_b: Optional[str]) -> Tuple[List[int], List[int]]:
         """Ids and segments of a text, without padding, as the training side makes them."""
@@ -262,7 +274,7 @@ def _build(source: sources.Source, head: Any) -> Tuple[tf.Session, Callable[...,
             name: tf.zeros(tf.shape(inputs[0])[:1], kind) for name, kind in head.label_types.items()
         }
         # TensorFlow 1.15 would make variables of the older kind, which the session's executor does not know.
-        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+        with tf.variable_scope(tf.get_variable_scope(), use_resource=True), fused_ops.compiling(False):
             model = modeling.BertModel(
                 config.bert_config, False, *inputs, scope="bert", adapter_fn=config.adapter_config
             )

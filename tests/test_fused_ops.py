@@ -211,6 +211,54 @@ def test_recomputed_layers_have_the_same_gradients(xla):
     assert_same_gradients(model_gradients(xla, recompute=True), model_gradients(xla))
 
 
+@pytest.mark.parametrize("has_seed", [True, False])
+def test_recomputed_dropout_drops_what_was_dropped(has_seed):
+    with tf.Graph().as_default(), tf.Session() as session:
+        if has_seed:
+            tf.set_random_seed(1)
+            tf.train.create_global_step()
+        x = tf.ones([50, 40])
+        y = fused_ops.recomputed(lambda x: modeling.dropout(x, 0.5), x)
+        [dx] = tf.gradients(y, [x])
+        session.run(tf.global_variables_initializer())
+        kept, gradient = session.run([y, dx])
+        np.testing.assert_array_equal(kept, gradient)
+        assert 0 < (kept == 0).mean() < 1
+
+
+def test_networks_that_share_their_variables_drop_other_values():
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(1)
+        tf.train.create_global_step()
+        config, ids = tiny_config(hidden_dropout_prob=0.5), tf.ones([2, 6], tf.int32)
+        first = modeling.BertModel(config, True, ids, scope="bert").get_sequence_output()
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            second = modeling.BertModel(config, True, ids, scope="bert").get_sequence_output()
+        session.run(tf.global_variables_initializer())
+        one, other = session.run([first, second])
+        assert np.abs(one - other).max() > 0.1
+        np.testing.assert_array_equal(one, session.run(first))
+
+
+def test_a_graph_that_xla_compiles_as_a_whole_draws_by_hashing_alone():
+    """A TPU knows no 16-bit numbers."""
+    with tf.Graph().as_default() as graph, fused_ops.compiling(fused_ops.WHOLE_GRAPH):
+        fused_ops.dropout(tf.placeholder(tf.float32, [64, 64]), tf.constant([1, 2]), 0.1)
+        types = {op.type for op in graph.get_operations()}
+    assert "BitwiseXor" in types and not types & {"Bitcast", "PartitionedCall", "StatefulPartitionedCall"}
+
+
+def test_a_graph_from_a_file_says_why_it_has_no_gradients():
+    with tf.Graph().as_default() as graph:
+        fused_ops.gelu(tf.placeholder(tf.float32, [3], name="x"))
+        saved = tf.train.export_meta_graph()
+        last = graph.get_operations()[-1].name
+    with tf.Graph().as_default() as graph:
+        tf.train.import_meta_graph(saved)
+        with pytest.raises(RuntimeError, match="was read from a file"):
+            tf.gradients(graph.get_tensor_by_name(last + ":0"), graph.get_tensor_by_name("x:0"))
+
+
 def test_recomputed_layers_are_worked_out_behind_the_gradient_that_needs_them():
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [3, 2], name="x")

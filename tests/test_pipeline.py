@@ -292,6 +292,17 @@ def test_what_is_written_is_read_back(tokenizer, tmp_path):
     assert batch["is_real_example"].tolist() == [1, 1, 1, 0]
 
 
+def test_records_of_the_published_function_have_one_length_as_googles_reader_wants(tokenizer, tmp_path):
+    path = str(tmp_path / "eval.tf_record")
+    examples = [InputExample("a", "the cat sees it", None, "good"), InputExample("b", "the", "it", "bad")]
+    file_based_convert_examples_to_features(examples, LABELS, 8, tokenizer, path)
+    for record in tf.python_io.tf_record_iterator(path):
+        found = tf.train.Example.FromString(record).features.feature
+        assert {name: len(found[name].int64_list.value) for name in found} == dict(
+            input_ids=8, input_mask=8, segment_ids=8, label_ids=1, is_real_example=1
+        )
+
+
 def test_evaluation_keeps_the_order_and_ends_with_a_short_batch(numbered_file):
     found = run_batches(file_based_input_fn_builder(numbered_file, 4, False, False), 8)
     assert [len(batch["label_ids"]) for batch in found] == [8, 8, 4]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, base_flags, message_of, tiny_config, write_bert
 
+import errors
 from run_classifier import ClassifierSettings, run_task
 from serving.predictor import Prediction, Predictor, _batches
 from training import huggingface, packs, record
@@ -138,6 +139,12 @@ def test_texts_that_are_shared_among_threads_get_the_answers_of_one_thread(predi
 )
 def test_batches_have_texts_of_like_length_and_work_for_every_thread(lengths, batch_size, threads, expected):
     assert _batches(lengths, batch_size, threads) == expected
+
+
+@pytest.mark.parametrize("threads", [-1, 1.5, True])
+def test_a_number_of_threads_that_is_none_is_told(trained, threads):
+    with pytest.raises(errors.UserError, match="threads must be a whole number from 0 on"):
+        Predictor.from_run(trained, threads=threads)
 
 
 def test_several_threads_get_their_own_answers(predictor, sentences):

@@ -186,7 +186,7 @@ def build_model_fn(
         del labels, params  # they are in `features`; the estimator wants the arguments
         spec: Dict[str, Any] = {"mode": mode}
         if mode == compat.ModeKeys.TRAIN:
-            with fused_ops.compiling(False if use_tpu else use_xla):
+            with fused_ops.compiling(fused_ops.WHOLE_GRAPH if use_tpu else use_xla):
                 spec["loss"], spec["train_op"] = train(features)
             values = initial_values()
             # On a TPU this is inside of the replicated step, where a saver cannot be built.

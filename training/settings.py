@@ -172,7 +172,8 @@ class Settings:
     use_xla: Optional[bool] = setting(
         None,
         "Let XLA compile the parts of a training step that are no matrix products: true, once for every width of a "
-        "batch; false, never. If not given, where that pays: large batches of one width. It drops other values.",
+        "batch; false, never. If not given, where that pays: large batches of one width. It drops other values. "
+        "Without effect on a GPU and on TensorFlow 1.",
         TRAINING,
     )
 
@@ -394,24 +395,25 @@ def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) ->
     return settings_class(**{field.name: values[field.name].value for field in dataclasses.fields(settings_class)})
 
 
-def check_command_line(settings_class: Type[Settings], required: Sequence[str]) -> None:
+def check_command_line(settings_class: Type[Settings], values: flags.FlagValues, required: Sequence[str]) -> None:
     """Tells what is wrong with this program's command line, and ends there; so does `--help`.
 
     For the top of an entry point, in front of what imports TensorFlow: a mistake is told at once and not after the
     seconds of that import. `app.run` parses the same flags again.
 
     Args:
-      settings_class: of the entry point; its flags are defined.
+      settings_class: of the entry point.
+      values: in which its flags are defined.
       required: flags that must be given.
     """
-    flags.mark_flags_as_required(list(required))
+    flags.mark_flags_as_required(list(required), values)
     app.define_help_flags()
-    _check_values(app.parse_flags_with_usage(sys.argv), settings_class)
+    _check_values(app.parse_flags_with_usage(sys.argv), settings_class, values)
 
 
 @errors.exits_on_user_error
-def _check_values(argv: Sequence[str], settings_class: Type[Settings]) -> None:
+def _check_values(argv: Sequence[str], settings_class: Type[Settings], values: flags.FlagValues) -> None:
     refuse_words(argv)
-    settings = from_flags(settings_class, flags.FLAGS)
+    settings = from_flags(settings_class, values)
     settings.check()
     settings.check_paths()

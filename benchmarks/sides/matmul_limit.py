@@ -1,6 +1,6 @@
 """The matrix products of an adapter training step and nothing else, back to back, by one library.
 
-All encoder layers have the same products: `limit_layers` of them are run, and their time is taken for all.
+All encoder layers but the last have the same products: `limit_layers` of them are run, and their time is taken for all.
 """
 
 from __future__ import annotations
@@ -82,17 +82,18 @@ def step(job: common.Job) -> common.Result:
     """Seconds of the products of a whole step."""
     library = LIBRARIES[job["library"]]()
     config = job["config"]
-    layer = products.layer_products(config, job["batch"], job["length"], job["adapter_size"])
-    top = products.top_products(config, job["batch"])
+    sizes = (config, job["batch"], job["length"], job["adapter_size"])
+    layer, top = products.layer_products(*sizes), products.top_products(*sizes)
     in_layer, behind = (
         [(library.multiply(product), product.times) for product in found] for found in (layer, top)
     )  # fmt: skip
-    layers = min(job.get("limit_layers", LAYERS), config["num_hidden_layers"])
+    below = config["num_hidden_layers"] - 1
+    layers = min(job.get("limit_layers", LAYERS), below)
     run_all(in_layer + behind)
     seconds = []
     for _ in range(job["steps"]):
         measured = sum(run_all(in_layer) for _ in range(layers))
-        seconds.append(measured * config["num_hidden_layers"] / layers + run_all(behind))
+        seconds.append(measured * below / max(layers, 1) + run_all(behind))
     return {"seconds": seconds, "flops": products.step_flops(job), "library": job["library"]}
 
 
