@@ -298,9 +298,8 @@ def test_records_of_the_published_function_have_one_length_as_googles_reader_wan
     file_based_convert_examples_to_features(examples, LABELS, 8, tokenizer, path)
     for record in tf.python_io.tf_record_iterator(path):
         found = tf.train.Example.FromString(record).features.feature
-        assert {name: len(found[name].int64_list.value) for name in found} == dict(
-            input_ids=8, input_mask=8, segment_ids=8, label_ids=1, is_real_example=1
-        )
+        lengths = {name: len(found[name].int64_list.value) for name in found}
+        assert lengths == {"input_ids": 8, "input_mask": 8, "segment_ids": 8, "label_ids": 1, "is_real_example": 1}
 
 
 def test_evaluation_keeps_the_order_and_ends_with_a_short_batch(numbered_file):
