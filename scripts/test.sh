@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs the linter and the tests. Arguments go to pytest, e.g. scripts/test.sh -k tasks, or -m slow.
+# Sets up .venv and runs the linter and the tests. Arguments go to pytest, e.g. scripts/test.sh -k tasks, -m long or -m slow.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$(scripts/setup_venv.sh .venv requirements-dev.txt)

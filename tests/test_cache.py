@@ -222,6 +222,7 @@ def test_two_processes_may_make_the_same_features_at_the_same_time(tmp_path, tin
     assert len(ids(paths)) == 4000
 
 
+@pytest.mark.long
 def test_runs_of_a_sweep_share_their_features(tiny_bert, cola_dir, tmp_path, no_tokenising):
     flags = dict(base_flags(tiny_bert, cola_dir, str(tmp_path / "one")), do_train=True, do_eval=True)
     flags.update(num_train_epochs=0.2)

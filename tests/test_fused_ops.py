@@ -206,6 +206,7 @@ def test_a_wrong_gradient_would_be_found(monkeypatch):
         assert_same_gradients(model_gradients(), lean)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("xla", XLA)
 def test_recomputed_layers_have_the_same_gradients(xla):
     assert_same_gradients(model_gradients(xla, recompute=True), model_gradients(xla))

@@ -75,6 +75,7 @@ def stsb(tiny_bert, tmp_path):
 
 
 class TestRegression:
+    @pytest.mark.long
     def test_sts_b_is_trained_scored_and_predicted(self, stsb):
         run(stsb, do_train=True, do_eval=True, do_predict=True)
         truth = np.array([float(row[-1]) for row in stsb_rows(30, 3)])
@@ -214,6 +215,7 @@ class TestOwnData:
         other = dataclasses.replace(settings[0], split_seed=2)
         assert read_data(other).facts()["dev_data"] != facts[0]["dev_data"]
 
+    @pytest.mark.long
     def test_balanced_weights_reach_the_loss(self, reviews, tmp_path):
         losses = []
         for weights in ("none", "balanced"):

@@ -172,6 +172,7 @@ class TestWhatATrainingLeaves:
         run(given, do_train=True, do_eval=True, eval_every_steps=0)
         assert packs.read(pack_of(given)).config == config, "the same command again has nothing left to do"
 
+    @pytest.mark.long
     def test_a_regression_gives_a_pack_too(self, given, tmp_path):
         texts = [f"the {noun} {verb} big" for noun in ("cat", "dog", "cats", "dogs") for verb in ("is", "are", "was")]
         rows = "".join(f"{text}\t{index / 4}\n" for index, text in enumerate(texts))
@@ -190,6 +191,7 @@ class TestWhatATrainingLeaves:
         state = tf.train.get_checkpoint_state(given["output_dir"])
         assert [path.split("-")[-1] for path in state.all_model_checkpoint_paths] == ["8", "10", "12", "14", "16"]
 
+    @pytest.mark.long
     @pytest.mark.parametrize("kind", [False, True])
     def test_a_relative_output_folder_is_as_good_as_any(self, given, tmp_path, monkeypatch, kind):
         monkeypatch.chdir(tmp_path)
@@ -211,6 +213,7 @@ class TestWhatATrainingLeaves:
         # 786 numbers are trained: five checkpoints, two slots each of one, a pack; and texts, indices and summaries.
         assert written < 786 * 4 * (5 + 2 + 1) + 40000
 
+    @pytest.mark.long
     def test_full_checkpoints_hold_everything_and_resume_to_the_same_weights(self, given, tmp_path):
         run(given, do_train=True, save_full_checkpoint=True)
         names = {name for name, _ in tf.train.list_variables(given["output_dir"])}
@@ -287,6 +290,7 @@ class TestInterrupted:
         save(step + 1)
         assert found() == step + 1
 
+    @pytest.mark.long
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")
     def test_a_save_that_is_killed_leaves_the_old_state_or_the_new(self, tmp_path):
         """By SIGKILL, at ten random moments, from within TensorFlow's own writing too."""
@@ -319,6 +323,7 @@ class TestInterrupted:
         assert not set(left) & set(names)
         assert {"notes.partial", "my-model.ckpt-17.index", "model.ckpt-16.index", packs.FILE_NAME} <= set(names)
 
+    @pytest.mark.long
     def test_a_checkpoint_without_its_optimizer_is_not_gone_on_with(self, given):
         run(given, do_train=True, do_eval=True)
         os.remove(os.path.join(given["output_dir"], "optimizer.ckpt-16.index"))
@@ -327,6 +332,7 @@ class TestInterrupted:
         run(given, do_eval=True)  # the pack is all that an evaluation needs
 
 
+    @pytest.mark.long
     def test_a_pack_whose_checkpoints_were_deleted_is_used_and_not_trained_over(self, given):
         run(given, do_train=True, do_eval=True)
         first, results = packs.read(pack_of(given)), read_results(given["output_dir"])
@@ -372,6 +378,7 @@ class TestTheBaseOfARun:
 
 
 class TestLoading:
+    @pytest.mark.long
     def test_predictions_are_those_of_the_running_model_bit_for_bit(self, given, tmp_path, monkeypatch):
         """Seen by the hook in the training's session, and after train -> pack -> load -> predict."""
         seen = []
@@ -419,6 +426,7 @@ class TestLoading:
         run(trained, do_eval=True, init_checkpoint=trained["output_dir"], output_dir=str(tmp_path / "new"))
         assert read_results(str(tmp_path / "new")) == read_results(trained["output_dir"])
 
+    @pytest.mark.long
     def test_a_fully_tuned_pack_replaces_the_whole_base(self, given, tmp_path):
         mode = {"tuning_mode": "full", "learning_rate": 1e-3}
         run(given, do_train=True, do_eval=True, **mode)
@@ -426,6 +434,7 @@ class TestLoading:
         run(given, do_eval=True, adapter_pack=pack_of(given), output_dir=str(tmp_path / "new"), **mode)
         assert read_results(str(tmp_path / "new")) == read_results(given["output_dir"])
 
+    @pytest.mark.long
     def test_adapters_may_be_trained_on_a_fully_tuned_pack_and_need_it_as_their_base(self, given, tmp_path):
         full = dict(given, output_dir=str(tmp_path / "full"))
         run(full, do_train=True, tuning_mode="full")
@@ -453,6 +462,7 @@ class TestLoading:
             np.testing.assert_array_equal(found[name], value, name)
 
 
+    @pytest.mark.long
     def test_a_run_does_without_the_pack_that_it_began_with(self, given, trained, tmp_path):
         start = shutil.copy(pack_of(trained), str(tmp_path / "start.safetensors"))
         wish = {"do_train": True, "do_eval": True, "adapter_pack": start}

@@ -975,6 +975,7 @@ def tried_on(path, variants_of_pack) -> list:
     return outcomes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", ["architecture", "adapter", "all_else"])
 def test_an_edited_configuration_is_refused_or_says_what_the_tensors_are(tmp_path, content, part):
     values, entries, numbers = taken_apart(content)

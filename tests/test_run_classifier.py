@@ -91,6 +91,7 @@ class TestFlags:
 
 
 class TestRun:
+    @pytest.mark.long
     def test_the_same_seed_gives_the_same_result_and_another_seed_another(self, given, tmp_path):
         losses = []
         for name, seed in (("a", 3), ("b", 3), ("c", 4)):
@@ -106,6 +107,7 @@ class TestRun:
         run(given, seed=None, do_train=True, do_eval=True)  # the same command continues the same run
         assert "--seed was" in refusal(given, seed=seed + 1, do_train=True)
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         "mode", [{"tuning_mode": "full"}, {"tuning_mode": "top_layers", "tune_top_layers": 1},
                  {"tuning_mode": "layer_norm"}, {"tuning_mode": "head"}]
@@ -153,6 +155,7 @@ class TestRun:
         with open(path) as file:
             assert file.read().split("\n") == ["0\t1"] + plain
 
+    @pytest.mark.long
     def test_scores_are_those_of_the_predictions_on_the_dev_file(self, given, tmp_path):
         """Evaluating is predicting plus counting: the dev sentences as a test file give the same accuracy."""
         run(given, do_train=True, do_eval=True, eval_batch_size=7)
@@ -166,6 +169,7 @@ class TestRun:
         accuracy = np.mean(classes == [int(row[1]) for row in rows])
         assert read_results(given["output_dir"])["eval_accuracy"] == pytest.approx(accuracy)
 
+    @pytest.mark.long
     def test_recomputed_layers_end_with_the_same_weights(self, given, tmp_path):
         other = str(tmp_path / "other")
         run(given, do_train=True)
@@ -177,11 +181,13 @@ class TestRun:
         for name in one:
             np.testing.assert_allclose(same[name], one[name], atol=1e-5, err_msg=name)
 
+    @pytest.mark.long
     def test_a_batch_may_be_worked_out_in_parts(self, given):
         run(given, do_train=True, do_eval=True, gradient_accumulation_steps=4)
         assert read_results(given["output_dir"])["global_step"] == 8
         assert "--gradient_accumulation_steps was 4, is 1" in refusal(given, do_train=True)
 
+    @pytest.mark.long
     def test_a_head_trained_for_another_task_gives_way_to_a_fresh_one(self, given, tmp_path):
         run(given, do_train=True)
         rte = tmp_path / "mnli"

@@ -188,6 +188,7 @@ def test_the_output_folder_alone_answers_again(trained, data, tmp_path):
     assert read_json(flags["output_dir"], "predictions.json") == before
 
 
+@pytest.mark.long
 def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(trained, tmp_path):
     flags, _ = trained
     killed = dict(flags, output_dir=str(tmp_path / "killed"), save_checkpoints_steps=10)
@@ -374,6 +375,7 @@ def test_a_whole_checkpoint_with_googles_head_is_evaluated_as_it_is(tiny_bert, d
     assert len(read_json(str(tmp_path / "out"), "predictions.json")) == 30
 
 
+@pytest.mark.long
 def test_adapters_of_a_classification_are_a_start_but_no_answer(tiny_bert, cola_dir, data, tmp_path):
     classifier = dict(base_flags(tiny_bert, cola_dir, str(tmp_path / "cola")), num_train_epochs=0.2, do_train=True)
     run_classifier.run_task(run_classifier.ClassifierSettings(**classifier))

@@ -148,6 +148,7 @@ class TestLearning:
         times = total / parameters.count(base.shapes())
         assert f"= {total:,}, {times:.2f} times one base; full fine-tuning of each task takes 2 times" in learnt[2]
 
+    @pytest.mark.long
     def test_the_same_command_goes_on_and_trains_nothing_twice(self, learnt):
         folder, flags, _ = learnt
         before = {task: read_steps(folder, task) for task in ("cola", "own")}
@@ -196,6 +197,7 @@ class TestLearning:
         assert "error: The task 'x': " in process.stdout.strip().split("\n")[-1]
         assert not os.path.exists(str(tmp_path / "out" / "runs"))
 
+    @pytest.mark.long
     def test_a_bank_needs_a_base_and_keeps_it(self, learnt, tmp_path):
         folder, flags, _ = learnt
         other = write_bert(str(tmp_path / "other"), tiny_config(), seed=3)

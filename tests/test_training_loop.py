@@ -127,6 +127,7 @@ class TestWhen:
 
 
 class TestScoresAlongTheWay:
+    @pytest.mark.long
     def test_they_are_those_of_the_checkpoints_of_their_steps(self, given, tmp_path):
         """The dev split is scored on the training's graph; a fresh graph with the saved weights says the same."""
         run(given, save_checkpoints_steps=8)
@@ -140,6 +141,7 @@ class TestScoresAlongTheWay:
             assert results["eval_loss"] == entry["loss"]
             assert {name: results["eval_" + name] for name in entry["metrics"]} == entry["metrics"]
 
+    @pytest.mark.long
     def test_scoring_does_not_change_the_training(self, given, tmp_path):
         run(given, do_eval=False, output_dir=str(tmp_path / "alone"))
         run(given, eval_every_steps=5)
@@ -152,6 +154,7 @@ class TestScoresAlongTheWay:
         for name in names:
             np.testing.assert_array_equal(alone.get_tensor(name), scored.get_tensor(name), name)
 
+    @pytest.mark.long
     def test_training_in_pieces_as_on_a_tpu_gives_the_same_scores_and_the_same_best(self, given, tmp_path):
         run(given)
         settings = ClassifierSettings(**dict(given, output_dir=str(tmp_path / "pieces"), task_name="CoLA"))
@@ -170,6 +173,7 @@ class TestScoresAlongTheWay:
 
 
 class TestBest:
+    @pytest.mark.long
     def test_the_best_weights_are_kept_alone_and_used(self, given):
         run(given, eval_every_steps=2, do_predict=True)
         entries = read_json(given["output_dir"], "training.json")["evaluations"]
@@ -180,6 +184,7 @@ class TestBest:
         assert results["global_step"] == best["step"]
         assert (results["eval_matthews"], results["eval_loss"]) == (best["metrics"]["matthews"], best["loss"])
 
+    @pytest.mark.long
     def test_they_are_what_a_later_evaluation_of_the_folder_uses(self, given):
         """Two epochs at a rate that spoils what the first steps have learnt; if not, the last steps are the best."""
         run(given, learning_rate=0.3, eval_every_steps=2, num_train_epochs=2.0)
@@ -198,6 +203,7 @@ class TestBest:
         with pytest.raises(errors.UserError, match="spearman"):
             run(given, primary_metric="spearman")
 
+    @pytest.mark.long
     def test_a_run_that_stopped_between_saving_the_best_and_noting_it_makes_up_for_it(self, given, go_back):
         run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
         path = os.path.join(given["output_dir"], "training.json")
@@ -208,6 +214,7 @@ class TestBest:
         run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
         assert read_json(given["output_dir"], "training.json")["evaluations"] == whole["evaluations"]
 
+    @pytest.mark.long
     @pytest.mark.parametrize("step", [8, 16])
     def test_an_evaluation_that_a_kill_prevented_is_made_first(self, given, go_back, step):
         """Killed after a checkpoint and before its scores were noted, in the middle or at the very end."""
@@ -301,6 +308,7 @@ class TestEarlyStopping:
 
 
 class TestInterrupted:
+    @pytest.mark.long
     def test_ctrl_c_saves_says_so_and_the_same_command_continues(self, given):
         long = dict(given, num_train_epochs=200.0, save_checkpoints_steps=20)
         process = subprocess.Popen(command_line(long), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -381,6 +389,7 @@ class TestResults:
         assert {name: split["examples"] for name, split in results["data"].items()} == {"train": 64, "dev": 24}
         assert results["fingerprints"]["base"].startswith("sha256:")
 
+    @pytest.mark.long
     def test_fingerprints_tell_bases_and_data_apart(self, given, tmp_path):
         run(given)
         first = read_json(given["output_dir"], "results.json")
@@ -409,6 +418,7 @@ class TestResults:
         with pytest.raises(errors.UserError, match="train_data was sha256:.*, is sha256:"):
             run(given, data_dir=data_dir)
 
+    @pytest.mark.long
     def test_a_later_evaluation_says_how_the_training_was_set(self, given):
         run(given)
         first = read_json(given["output_dir"], "results.json")
@@ -460,6 +470,7 @@ class TestShown:
         pattern = r"step 24/24  loss \d+\.\d{4}  lr \d\.\d\de-\d\d  \d+\.\d examples/s  0:00 left"
         assert any(re.fullmatch(pattern, line) for line in log)
 
+    @pytest.mark.long
     def test_a_terminal_has_a_bar_and_lines_stand_above_it(self, given):
         master, slave = pty.openpty()
         process = subprocess.Popen(command_line(given), stdout=slave, stderr=slave)
