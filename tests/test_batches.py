@@ -271,7 +271,9 @@ class TestOrder:
         monkeypatch.setattr(batches, "POOL", 64)
         path = write(tmp_path / "records", 2 + np.arange(96) * 32 // 96)
         found = trained_on(path, 8, 36, epoch_size=96)
-        assert len({frozenset(batch) for batch in numbers(found)}) == 36
+        # Sorted by length alone there would be 12. The shortest and the longest may meet again by chance, which is the
+        # luck of the TensorFlow version's random numbers.
+        assert len({frozenset(batch) for batch in numbers(found)}) > 30
         for epoch in (found[:12], found[12:24], found[24:]):
             widths = [batch["input_ids"].shape[1] for batch in epoch]
             assert widths not in (sorted(widths), sorted(widths, reverse=True))
