@@ -30,6 +30,7 @@ def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
     """Reads and checks the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", default=",".join(plan.SUITES), help="default: %(default)s")
+    parser.add_argument("--sides", help="of step, epoch, sizes, growth; default: all. There are " + ", ".join(plan.SIDES))
     parser.add_argument("--rounds", type=int, default=3, help="of step, epoch, features, predict; default: %(default)s")
     parser.add_argument("--growth_rounds", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--output_dir", default=os.path.join("runs", "benchmarks"), help="default: %(default)s")
@@ -48,6 +49,9 @@ def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
     for suite in arguments.suites.split(","):
         if suite not in plan.SUITES:
             raise errors.unknown("suite", suite, plan.SUITES)
+    for side in arguments.sides.split(",") if arguments.sides else ():
+        if side not in plan.SIDES:
+            raise errors.unknown("side", side, plan.SIDES)
     for name in ("rounds", "growth_rounds", "batch", "adapter_size", "steps"):
         if getattr(arguments, name) < 1:
             raise errors.UserError(f"--{name} must be 1 or more, found {getattr(arguments, name)}.")
@@ -211,7 +215,10 @@ def make_entries(arguments: argparse.Namespace) -> List[Entry]:
     """All that is to be measured, in order."""
     makers = (step_entries, epoch_entries, features_entries, predict_entries, sizes_entries, growth_entries)
     by_suite = dict(zip(plan.SUITES, makers))
-    return [entry for suite in arguments.suites.split(",") for entry in by_suite[suite](arguments)]
+    entries = [entry for suite in arguments.suites.split(",") for entry in by_suite[suite](arguments)]
+    # Programs that measure all their sides themselves do so in any case.
+    wanted = set(arguments.sides.split(",")) if arguments.sides else set(plan.SIDES)
+    return [entry for entry in entries if entry.side in wanted or entry.side not in plan.SIDES]
 
 
 @errors.exits_on_user_error

@@ -140,6 +140,7 @@ def test_the_examples_for_the_others_are_the_rows_for_our_command_line(tmp_path)
 
 
 def test_a_suite_that_does_not_exist_is_refused_with_those_that_do():
+    assert "Unknown side 'our'" in message_of(benchmark.parse_arguments, ["--sides=our,adapterhub"])
     message = message_of(benchmark.parse_arguments, ["--suites=step,epochs"])
     assert "Did you mean 'epoch'?" in message and "growth" in message
 
@@ -213,6 +214,13 @@ def test_targets_are_for_the_published_shape_alone():
     assert {row.target for row in comparisons.of_epoch(at[64])} == {None}
     assert [row.target for case in ("CoLA", "SST-2") for row in comparisons.of_features(case, ["other"])] == [None, 0.8]
     assert set(comparisons.PREDICT_TARGETS) == {predict.ONE, predict.MANY}
+
+
+def test_some_sides_may_be_measured_alone():
+    arguments = benchmark.parse_arguments(["--suites=step,sizes", "--sides=ours,adapterhub", "--rounds=2"])
+    found = {(entry.suite, entry.side, entry.round) for entry in benchmark.make_entries(arguments)}
+    sides = ("ours", "adapterhub")
+    assert found == {("step", side, turn) for side in sides for turn in (0, 1)} | {("sizes", side, 0) for side in sides}
 
 
 def test_features_and_predictions_of_other_programs_are_compared_by_their_units():
