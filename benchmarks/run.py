@@ -30,7 +30,7 @@ def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
     """Reads and checks the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", default=",".join(plan.SUITES), help="default: %(default)s")
-    parser.add_argument("--sides", help="of step, epoch, sizes, growth; default: all. There are " + ", ".join(plan.SIDES))
+    parser.add_argument("--sides", help="of all but features and predict; default: all of " + ", ".join(plan.SIDES))
     parser.add_argument("--rounds", type=int, default=3, help="of step, epoch, features, predict; default: %(default)s")
     parser.add_argument("--growth_rounds", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--output_dir", default=os.path.join("runs", "benchmarks"), help="default: %(default)s")
