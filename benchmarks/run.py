@@ -98,7 +98,9 @@ def converted_base(hf_dir: str, output_dir: str) -> str:
     folder = os.path.join(output_dir, "base")
     if not os.path.exists(folder):
         partial = folder + ".partial"
-        run_tool(os.path.join("scripts", "convert_hf_checkpoint.py"), f"--hf_dir={hf_dir}", f"--output_dir={partial}")
+        # What a killed run has left there is written over.
+        arguments = (f"--hf_dir={hf_dir}", f"--output_dir={partial}", "--overwrite")
+        run_tool(os.path.join("scripts", "convert_hf_checkpoint.py"), *arguments)
         os.rename(partial, folder)
     return folder
 
