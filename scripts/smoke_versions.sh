@@ -24,7 +24,7 @@ for version in 3.7 3.11 3.13; do
   log=$(mktemp)
   started=$SECONDS
   if venv_python=$(PYTHON="$python" scripts/setup_venv.sh ".venv-smoke-$version" requirements-smoke.txt 2>"$log") &&
-    "$venv_python" -m pytest -q -p no:cacheprovider --numprocesses=2 --dist=loadscope -m "not slow" "${tests[@]}" >>"$log" 2>&1; then
+    "$venv_python" -m pytest -q -p no:cacheprovider "${tests[@]}" >>"$log" 2>&1; then
     outcome="train, kill, resume, eval, predict, packs: ok"
   else
     outcome="FAILED, the end of its log follows"
