@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 folder=runs/quickstart
 base=$folder/minilm
 data=$folder/acceptability
-run=$folder/adapters
+run=$folder/adapters_64
 
 echo "== 1/4 environment"
 python=$(scripts/setup_venv.sh .venv requirements.txt)
@@ -28,8 +28,8 @@ echo "== 3/4 data: sentences that are English and sentences that are not quite"
 echo "== 4/4 training adapters of size 64; BERT itself stays frozen"
 command=(run_classifier.py --task_name=CoLA --data_dir="$data"
   --vocab_file="$base/vocab.txt" --bert_config_file="$base/bert_config.json" --init_checkpoint="$base/bert_model.ckpt"
-  --max_seq_length=16 --train_batch_size=8 --eval_batch_size=64 --predict_batch_size=64
-  --learning_rate=5e-4 --num_train_epochs=2.5 --save_checkpoints_steps=500 --seed=1)
+  --max_seq_length=16 --train_batch_size=32 --eval_batch_size=64 --predict_batch_size=64
+  --learning_rate=3e-4 --num_train_epochs=5 --save_checkpoints_steps=250 --seed=1)
 "$python" "${command[@]}" --output_dir="$run" --do_train=true --do_eval=true --do_predict=true
 
 value() { sed -n "s/^$1 = //p" "$run/eval_results.txt"; }
