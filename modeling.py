@@ -242,8 +242,11 @@ def _next_pass() -> Iterator[None]:
 
 @contextlib.contextmanager
 def repetition(number: Union[int, tf.Tensor]) -> Iterator[None]:
-    """Lets the graph built inside, e.g. the body of a loop, drop other values for another number (int32 scalar)."""
-    _repetitions.append(number)
+    """Lets the graph built inside, e.g. the body of a loop, drop other values for another number (int32 scalar).
+
+    Within another repetition, both numbers count.
+    """
+    _repetitions.append(_repetitions[-1] * 2**16 + number)
     try:
         yield
     finally:

@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
 import errors
+from pipeline import parallel
 from training import machine
 
 LAST_WITH_ESTIMATOR = (2, 15)
@@ -105,15 +106,23 @@ TPUConfig = _import_estimator("tpu.tpu_config").TPUConfig
 InputPipelineConfig = _import_estimator("tpu.tpu_config").InputPipelineConfig
 
 
+def has_gpu() -> bool:
+    """Whether TensorFlow finds a GPU."""
+    config = tf.config if hasattr(tf.config, "list_physical_devices") else tf.config.experimental  # TensorFlow 1.15
+    return bool(config.list_physical_devices("GPU"))
+
+
 def session_config() -> tf.ConfigProto:
     """How graphs run: the same command gives the same bits on the same machine.
 
-    Two operations at a time, each on all cores: one fills the gaps of the other. TensorFlow's memory optimiser is left
+    Two operations at a time, one of each half of a batch (see `halves`). Of two cores each operation has one; of more,
+    TensorFlow gives it what is free. TensorFlow's memory optimiser is left
     out: it would add three or more tensors in the order in which they come, and sums of floats depend on their order.
     From here on the process keeps the memory that it frees, see `machine.keep_freed_memory`.
     """
     machine.keep_freed_memory()
     config = tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=2)
+    config.intra_op_parallelism_threads = 1 if parallel.num_cores() <= 2 else 0
     rewriting = config.graph_options.rewrite_options
     rewriting.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
     # A second pass of the graph's optimisers finds nothing more, and takes a third of the first step's time.

@@ -22,17 +22,22 @@ class HeadOutput:
     """What a head adds to the graph.
 
     Attributes:
-      loss: scalar, the mean over the batch; what training minimises. None where the right answers are not known.
-      per_example_loss: float [B], or None likewise.
+      minimised: float [B], of which training minimises the mean. None where the right answers are not known.
+      per_example_loss: float [B], what is reported of an example, or None likewise.
       logits: float [B, classes]; float [B, 1], the predicted number, in a regression; float [B, 2, S], of the first
         and the last token of the answer, where spans are predicted.
       probabilities: float [B, classes]; None elsewhere.
     """
 
-    loss: Optional[tf.Tensor]
+    minimised: Optional[tf.Tensor]
     per_example_loss: Optional[tf.Tensor]
     logits: tf.Tensor
     probabilities: Optional[tf.Tensor] = None
+
+    @property
+    def loss(self) -> Optional[tf.Tensor]:
+        """The mean over the batch, a scalar; None where the right answers are not known."""
+        return None if self.minimised is None else tf.reduce_mean(self.minimised)
 
 
 class Head(abc.ABC):
@@ -103,7 +108,7 @@ class ClassificationHead(LabelHead):
         weighted = losses
         if self.class_weights is not None and is_training:
             weighted = losses * tf.gather(tf.constant(self.class_weights, tf.float32), labels)
-        return HeadOutput(tf.reduce_mean(weighted), losses, logits, tf.nn.softmax(logits))
+        return HeadOutput(weighted, losses, logits, tf.nn.softmax(logits))
 
     def decode(self, row: Mapping[str, np.ndarray]) -> int:
         """The class with the greatest logit."""
@@ -134,7 +139,7 @@ class RegressionHead(LabelHead):
         """Adds the head to the graph; `label_ids` are the numbers to predict."""
         logits = _linear(model, 1, is_training)
         losses = tf.square(logits[:, 0] - tf.cast(features["label_ids"], tf.float32))
-        return HeadOutput(tf.reduce_mean(losses), losses, logits)
+        return HeadOutput(losses, losses, logits)
 
     def decode(self, row: Mapping[str, np.ndarray]) -> float:
         """The predicted number."""
@@ -164,7 +169,7 @@ class SpanHead(Head):
         positions = tf.stack([features["start_positions"], features["end_positions"]], axis=1)
         both = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=positions, logits=logits)
         losses = tf.reduce_mean(both, axis=1)
-        return HeadOutput(tf.reduce_mean(losses), losses, logits)
+        return HeadOutput(losses, losses, logits)
 
     def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
         """Besides, what notebooks of the original read, where they give its `unique_ids`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
@@ -11,7 +12,7 @@ import adapter_layers
 import fused_ops
 import modeling
 import optimization
-from training import accumulation, checkpoints, compat, packs, parameters, sources
+from training import accumulation, checkpoints, compat, halves, packs, parameters, sources
 from training.heads import Head, HeadOutput
 from training.sources import Part, Source
 
@@ -134,7 +135,10 @@ def build_model_fn(
       use_xla: see `fused_ops.compiling`; on a TPU everything is compiled anyway.
     """
 
-    def forward(features: Features, is_training: bool) -> HeadOutput:
+    # A TPU's cores divide batches themselves, and a GPU is fastest on whole ones.
+    divided = not use_tpu and not compat.has_gpu()
+
+    def network(features: Features, is_training: bool) -> HeadOutput:
         model = modeling.BertModel(
             config,
             is_training,
@@ -147,6 +151,10 @@ def build_model_fn(
             recompute=recompute and is_training,
         )
         return head.build(model, features, is_training)
+
+    def forward(features: Features, is_training: bool) -> HeadOutput:
+        build = functools.partial(network, is_training=is_training)
+        return halves.in_halves(build, features) if divided else build(features)
 
     def train(features: Features) -> Tuple[tf.Tensor, tf.Operation]:
         loss, grads, variables = accumulation.accumulate(
