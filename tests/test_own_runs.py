@@ -161,6 +161,7 @@ class TestOwnData:
         with open(os.path.join(reviews["output_dir"], "Reviews.tsv")) as file:
             assert file.read() == "index\tprediction\n0\t{}\n1\t{}\n".format(*words)
 
+    @pytest.mark.long
     def test_labels_are_remembered_where_the_training_file_is_gone(self, reviews, tmp_path):
         run(reviews, do_train=True)
         test_file = tmp_path / "new.jsonl"
@@ -175,6 +176,7 @@ class TestOwnData:
         assert texts[0] == texts[1]
         assert len(texts[0].split("\n")) == 4
 
+    @pytest.mark.long
     def test_a_later_evaluation_scores_the_same_rows_and_a_changed_file_is_refused(self, reviews):
         run(reviews, do_train=True, do_eval=True)
         first = read_results(reviews["output_dir"])
@@ -184,6 +186,7 @@ class TestOwnData:
             file.write("99,the dog is big,good\n")
         assert "train_data was sha256" in refusal(reviews, do_eval=True)
 
+    @pytest.mark.long
     def test_trained_rows_are_not_scored_from_another_folder_either(self, reviews, tmp_path):
         run(reviews, do_train=True, num_train_epochs=0.3)
         later = {"do_eval": True, "init_checkpoint": reviews["output_dir"], "output_dir": str(tmp_path / "new")}
@@ -241,6 +244,7 @@ class TestOwnData:
         assert any("Good" in line and "differ in case only" in line and "--label_map" in line for line in warnings)
         assert "30 of 30 dev texts are trained on too: the scores flatter." in warnings
 
+    @pytest.mark.long
     def test_numbers_can_be_learnt_from_own_data(self, reviews, tmp_path):
         path = tmp_path / "stars.tsv"
         rows = [f"the cat {'is' if index % 2 else 'are'} big {index}\t{index % 2 * 3 - 1}.5" for index in range(40)]

@@ -165,6 +165,7 @@ class TestWhatATrainingLeaves:
         for name, value in pack.tensors.items():
             np.testing.assert_array_equal(value, last[name], name)
 
+    @pytest.mark.long
     def test_scores_made_behind_the_training_are_added(self, given):
         run(given, do_train=True, do_eval=True, eval_every_steps=0)
         config = packs.read(pack_of(given)).config
@@ -351,6 +352,7 @@ class TestTheBaseOfARun:
         run(trained, output_dir=folder, init_checkpoint=None, do_eval=True)
         assert read_results(folder) == first
 
+    @pytest.mark.long
     def test_one_that_is_gone_is_named(self, given, tmp_path):
         prefix = write_bert(str(tmp_path / "base"), tiny_config())
         run(given, do_train=True, init_checkpoint=prefix)
@@ -362,6 +364,7 @@ class TestTheBaseOfARun:
         run(given, do_train=True, init_checkpoint=moved)
         run(given, do_train=True, init_checkpoint=None)  # the new place is noted
 
+    @pytest.mark.long
     def test_another_one_in_its_place_is_refused(self, given, tmp_path):
         prefix = write_bert(str(tmp_path / "base"), tiny_config())
         run(given, do_train=True, init_checkpoint=prefix)
@@ -539,6 +542,7 @@ class TestRefusals:
         message = refusal(given, do_train=True, adapter_pack=pack_of(trained), adapter_activation="relu")
         assert "has other adapters than this model" in message and "'gelu'" in message and "'relu'" in message
 
+    @pytest.mark.long
     def test_a_pack_in_the_place_of_a_runs_own(self, given, trained):
         run(given, do_train=True, do_eval=True, adapter_activation="relu")
         shutil.copy(pack_of(trained), given["output_dir"])

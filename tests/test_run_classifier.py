@@ -99,6 +99,7 @@ class TestRun:
             losses.append(read_results(str(tmp_path / name))["eval_loss"])
         assert losses[0] == losses[1] != losses[2]
 
+    @pytest.mark.long
     def test_a_seed_that_is_not_given_is_drawn_and_kept(self, given):
         run(given, seed=None, do_train=True)
         with open(os.path.join(given["output_dir"], "settings.json")) as file:
@@ -133,6 +134,7 @@ class TestRun:
         run(given, do_train=True, adapter_layers="0,1", adapter_activation="gelu", task_name="cola")
         assert "--adapter_layers was [0, 1], is None" in refusal(given, do_train=True)
 
+    @pytest.mark.long
     def test_a_named_checkpoint_of_the_run_is_the_one_that_is_evaluated(self, given):
         run(given, do_train=True, do_eval=True, save_checkpoints_steps=4)
         last = read_results(given["output_dir"])
@@ -146,6 +148,7 @@ class TestRun:
         run(given, do_eval=True, init_checkpoint=prefix)
         assert read_results(given["output_dir"])["global_step"] == 0
 
+    @pytest.mark.long
     def test_predictions_gain_a_header_of_label_names_by_flag_only(self, given):
         run(given, do_train=True, do_predict=True)
         path = os.path.join(given["output_dir"], "test_results.tsv")

@@ -285,6 +285,7 @@ def test_scores_of_before_are_not_taken_for_those_of_new_answers(trained, tmp_pa
     assert not (folder / "null_odds.json").exists()
 
 
+@pytest.mark.long
 def test_a_run_keeps_its_name(tiny_bert, data, tmp_path):
     flags = flags_for(tiny_bert, data, str(tmp_path / "out"), num_train_epochs=0.1)
     run_task(**flags, do_train=True, task_name="handbook")
@@ -461,6 +462,7 @@ def test_flags_are_those_of_the_settings():
     assert parsed.version_2_with_negative and parsed.doc_stride == 64 and parsed.max_seq_length == 384
 
 
+@pytest.mark.long
 def test_notebooks_build_and_train_with_the_arguments_of_the_original(tiny_bert, tmp_path):
     config = tiny_config()
     prefix = os.path.join(tiny_bert, "bert_model.ckpt")

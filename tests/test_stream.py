@@ -125,6 +125,7 @@ def read_steps(folder: str, task: str) -> int:
         return json.load(file)["steps"]
 
 
+@pytest.mark.long
 class TestLearning:
     def test_every_task_is_a_pack_in_the_bank(self, learnt):
         bank = Bank.open(os.path.join(learnt[0], "bank"))

@@ -256,6 +256,7 @@ class TestBest:
         with pytest.raises(errors.UserError, match="is scored along its training"):
             run(given, do_eval=False, do_predict=True)
 
+    @pytest.mark.long
     def test_a_damaged_history_is_refused(self, given):
         run(given)
         with open(os.path.join(given["output_dir"], "training.json"), "w") as file:
@@ -265,6 +266,7 @@ class TestBest:
 
 
 class TestEarlyStopping:
+    @pytest.mark.long
     def test_a_run_without_a_new_best_stops_after_the_patience_and_stays_stopped(self, given, log):
         changes = {"learning_rate": 0.0, "eval_every_steps": 4, "early_stopping_patience": 2}
         run(given, **changes)
@@ -350,6 +352,7 @@ class TestNotFinite:
 
 
 class TestCollapse:
+    @pytest.mark.long
     def test_a_run_whose_predictions_are_all_one_class_is_reported(self, given, tmp_path, log):
         def add_head():
             tf.get_variable("output_weights", initializer=np.zeros([2, TINY["hidden_size"]], np.float32))
@@ -402,6 +405,7 @@ class TestResults:
         assert first["data"]["train"]["fingerprint"] != other["data"]["train"]["fingerprint"]
         assert first["data"]["dev"]["fingerprint"] == other["data"]["dev"]["fingerprint"]
 
+    @pytest.mark.long
     def test_the_base_of_a_run_is_known_when_its_weights_are_evaluated_elsewhere(self, given, tmp_path):
         run(given)
         run(given, do_train=False, init_checkpoint=given["output_dir"], output_dir=str(tmp_path / "new"))
@@ -410,6 +414,7 @@ class TestResults:
             == read_json(given["output_dir"], "results.json")["fingerprints"]
         )
 
+    @pytest.mark.long
     def test_a_run_does_not_continue_on_data_that_has_changed(self, given, cola_dir, tmp_path):
         data_dir = shutil.copytree(cola_dir, str(tmp_path / "data"))
         run(given, data_dir=data_dir)
@@ -429,6 +434,7 @@ class TestResults:
         for name in ("training", "fingerprints", "metrics", "seed"):
             assert later[name] == first[name]
 
+    @pytest.mark.long
     def test_a_folder_whose_run_never_came_to_a_checkpoint_can_be_used_with_other_settings(self, given):
         os.makedirs(given["output_dir"])
         with open(os.path.join(given["output_dir"], "settings.json"), "w") as file:
@@ -465,6 +471,7 @@ class TestShown:
             for name, value in dict(entry["metrics"], loss=entry["loss"]).items():
                 assert dev[name][entry["step"]] == pytest.approx(value)
 
+    @pytest.mark.long
     def test_a_log_has_lines_with_step_loss_rate_speed_and_time_left(self, given, log):
         run(given)
         pattern = r"step 24/24  loss \d+\.\d{4}  lr \d\.\d\de-\d\d  \d+\.\d examples/s  0:00 left"
