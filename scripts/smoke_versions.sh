@@ -13,7 +13,7 @@ interpreter() {  # the path of a Python X.Y that runs, if there is one
 }
 
 tests=(tests/test_{smoke,pack_runs,packs,own_data,scoring,squad_runs,spans,parallel,token_offsets}.py
-  tests/test_{fused_ops,accumulation,batches,predictor,start,token_ids,writing}.py)
+  tests/test_{fused_ops,halves,accumulation,batches,predictor,start,token_ids,writing}.py)
 failures=0
 for version in 3.7 3.11 3.13; do
   python=$(interpreter "$version")
