@@ -224,11 +224,12 @@ class TestBest:
         cut = dict(whole, evaluations=[entry for entry in whole["evaluations"] if entry["step"] < step])
         with open(os.path.join(given["output_dir"], "training.json"), "w") as file:
             json.dump(cut, file)
-        os.remove(os.path.join(given["output_dir"], packs.FILE_NAME))
+        if best >= step:  # a pack of scores that were noted would be there
+            os.remove(os.path.join(given["output_dir"], packs.FILE_NAME))
         go_back(step)
         run(given, save_checkpoints_steps=8, num_train_epochs=2.0)
         assert read_json(given["output_dir"], "training.json")["evaluations"] == whole["evaluations"]
-        assert kept_step(given["output_dir"]) == best == 16
+        assert kept_step(given["output_dir"]) == best
 
     def test_the_best_is_not_lost_to_a_worse_one_when_a_run_goes_on_from_before_it(self, tmp_path):
         """Best at 240, newest checkpoint 200: what is scored between the two has to beat the best."""
