@@ -116,8 +116,8 @@ def session_config() -> tf.ConfigProto:
     """How graphs run: the same command gives the same bits on the same machine.
 
     Two operations at a time, one of each half of a batch (see `halves`). Of two cores each operation has one; of more,
-    TensorFlow gives it what is free. TensorFlow's memory optimiser is left
-    out: it would add three or more tensors in the order in which they come, and sums of floats depend on their order.
+    TensorFlow gives it what is free. Its memory optimiser is left out: it would add three or more tensors in the order
+    in which they come, and sums of floats depend on their order.
     From here on the process keeps the memory that it frees, see `machine.keep_freed_memory`.
     """
     machine.keep_freed_memory()
