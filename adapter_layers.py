@@ -13,8 +13,8 @@ from typing import Callable, Optional, Union
 
 import tensorflow.compat.v1 as tf
 
-import errors
-from adapter_config import (  # noqa: F401  (part of this module's published names)
+from adapter_bert.common import errors
+from adapter_bert.model.adapter_config import (  # noqa: F401  (part of this module's published names)
     PAPER_INIT_SCALE,
     PAPER_SIZE,
     PLACEMENTS,
@@ -22,7 +22,7 @@ from adapter_config import (  # noqa: F401  (part of this module's published nam
     AdapterConfig,
     check_activation,
 )
-from fused_ops import gelu, gelu_erf
+from adapter_bert.model.fused_ops import gelu, gelu_erf
 
 
 def swish(x: tf.Tensor) -> tf.Tensor:

@@ -19,8 +19,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
-import errors
-import fused_ops
+from adapter_bert.common import errors
+from adapter_bert.model import fused_ops
 from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (part of this module's published names)
 
 LAYER_NORM_EPSILON = 1e-12

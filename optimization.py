@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from tuning_modes import (  # noqa: F401  (part of this module's published names)
+from adapter_bert.model.tuning_modes import (  # noqa: F401  (part of this module's published names)
     ADAPTER,
     EMBEDDINGS,
     ENCODER_LAYER,

@@ -13,15 +13,16 @@ import dataclasses
 import functools
 import os
 
-# TensorFlow's C++ side greets with pages of notes on missing GPU libraries. Must be set before the import.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from adapter_bert.common import system
+
+system.configure_tensorflow()
 
 from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from absl import app, flags
 
-from training import settings as settings_lib
-from training.classifier_settings import ClassifierSettings
+from adapter_bert.settings import common as settings_lib
+from adapter_bert.settings.classifier import ClassifierSettings
 
 if __name__ == "__main__":
     # Here, and not at the end: a mistake in a flag is told before TensorFlow is imported, which takes seconds.
@@ -35,35 +36,31 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
-import errors
 import modeling
-import tasks
-from pipeline import cache
-from pipeline.features import (  # noqa: F401  (names that notebooks import from here)
+from adapter_bert import tasks
+from adapter_bert.common import errors, files, logs
+from adapter_bert.evaluation import glue_submission, metrics, results
+from adapter_bert.evaluation.scores import Scorer, Scores, score_rows
+from adapter_bert.model.heads import ClassificationHead, Head, RegressionHead
+from adapter_bert.pipeline import feature_store
+from adapter_bert.pipeline.features import (  # noqa: F401  (names that notebooks import from here)
     InputFeatures,
     PaddingInputExample,
     convert_examples_to_features,
     convert_single_example,
 )
-from pipeline.records import (  # noqa: F401
+from adapter_bert.pipeline.records import (  # noqa: F401
     file_based_convert_examples_to_features,
     file_based_input_fn_builder,
     input_fn_builder,
 )
-from tasks import InputExample, label_flags, own
-from tasks.processors import (  # noqa: F401
-    ColaProcessor,
-    DataProcessor,
-    MnliProcessor,
-    MrpcProcessor,
-    XnliProcessor,
-)
-from training import files, logs, results, scoring, submission
-from training.evaluation import Scorer, Scores, score_rows
-from training.heads import ClassificationHead, Head, RegressionHead
-from training.model_fn import notebook_model_fn
-from training.record import find_noted
-from training.run import DevSet, Run
+from adapter_bert.tasks import InputExample
+from adapter_bert.tasks.custom import data as own
+from adapter_bert.tasks.custom import label_flags
+from adapter_bert.tasks.processors import ColaProcessor, DataProcessor, MnliProcessor, MrpcProcessor, XnliProcessor  # noqa: F401
+from adapter_bert.training.model_fn import notebook_model_fn
+from adapter_bert.training.run import DevSet, Run
+from adapter_bert.weights.record import find_noted
 
 FLAGS = flags.FLAGS
 TEST_RESULTS = "test_results.tsv"
@@ -175,7 +172,7 @@ def read_data(settings: ClassifierSettings) -> Data:
         task = settings.known_task()
         splits = {name: tasks.StreamedSplit(task, settings.data_dir, name) for name in wanted}
     if settings.primary_metric:
-        task = dataclasses.replace(task, metrics=scoring.with_primary(settings.primary_metric, task))
+        task = dataclasses.replace(task, metrics=metrics.with_primary(settings.primary_metric, task))
     return Data(task, splits)
 
 
@@ -186,9 +183,9 @@ def check_names(settings: ClassifierSettings, task: tasks.Task) -> None:
             f"--data_dir={settings.data_dir} is the folder of a known task; it does not go with --train_file, "
             "--dev_file and --test_file, which are paths of their own."
         )
-    words = os.path.join(settings.output_dir, submission.file_name(task))
+    words = os.path.join(settings.output_dir, glue_submission.file_name(task))
     given = [path for path in (settings.train_file, settings.dev_file, settings.test_file) if path]
-    if submission.file_name(task) == TEST_RESULTS or os.path.realpath(words) in map(os.path.realpath, given):
+    if glue_submission.file_name(task) == TEST_RESULTS or os.path.realpath(words) in map(os.path.realpath, given):
         raise errors.UserError(
             f"The predictions of --task_name={task.name} would overwrite {words}; choose another name."
         )
@@ -217,7 +214,7 @@ def features_of(run: Run, data: Data, split: str) -> List[str]:
     # What is scored must fill a TPU's batches to the last one.
     batch_sizes = {"dev": settings.eval_batch_size, "test": settings.predict_batch_size}
     with files.reported():
-        return cache.feature_files(
+        return feature_store.feature_files(
             files.writable_folder(*settings.feature_folders),
             split,
             data.splits[split],
@@ -251,7 +248,7 @@ def evaluate(run: Run, data: Data) -> Scores:
     batch_size = run.settings.eval_batch_size
     rows = list(run.predict(features_of(run, data, "dev"), batch_size))
     scores = scorer(run, data)(rows)
-    majority = scoring.majority_class_score(list(scores.metrics), np.array([row["label_ids"] for row in rows]))
+    majority = metrics.majority_class_score(list(scores.metrics), np.array([row["label_ids"] for row in rows]))
     sizes = {
         name: {"examples": len(split), "fingerprint": tasks.fingerprint(split)} for name, split in data.splits.items()
     }
@@ -272,10 +269,10 @@ def predict(run: Run, data: Data) -> None:
         lines.insert(0, "\t".join(task.labels or ["prediction"]))
     path = os.path.join(run.settings.output_dir, TEST_RESULTS)
     files.write_text(path, "\n".join(lines) + "\n")
-    problem = submission.mismatch(task, len(rows))
+    problem = glue_submission.mismatch(task, len(rows))
     if problem:
         tf.logging.warning("%s.", problem)
-    words = submission.write(task, [run.head.decode(row) for row in rows], run.settings.output_dir)
+    words = glue_submission.write(task, [run.head.decode(row) for row in rows], run.settings.output_dir)
     tf.logging.info("***** Predictions of %d examples: %s, %s *****", len(rows), path, words)
 
 

@@ -13,15 +13,16 @@ import dataclasses
 import functools
 import os
 
-# TensorFlow's C++ side greets with pages of notes on missing GPU libraries. Must be set before the import.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from adapter_bert.common import system
+
+system.configure_tensorflow()
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from absl import app, flags
 
-from training import settings as settings_lib
-from training.squad_settings import SquadSettings
+from adapter_bert.settings import common as settings_lib
+from adapter_bert.settings.squad import SquadSettings
 
 if __name__ == "__main__":
     # Here, and not at the end: a mistake in a flag is told before TensorFlow is imported, which takes seconds.
@@ -32,17 +33,18 @@ if __name__ == "__main__":
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
-import errors
 import modeling
-from pipeline import cache
-from tasks import squad, squad_files
-from training import files, logs, question_answering, results
-from training.evaluation import Row, Scores
-from training.heads import SpanHead
-from training.model_fn import notebook_model_fn
-from training.question_answering import Answerer
-from training.record import find_noted
-from training.run import DevSet, Run
+from adapter_bert.common import errors, files, logs
+from adapter_bert.evaluation import answer_decoding, results
+from adapter_bert.evaluation.answer_decoding import Answerer
+from adapter_bert.evaluation.scores import Row, Scores
+from adapter_bert.model.heads import SpanHead
+from adapter_bert.pipeline import feature_store
+from adapter_bert.tasks.squad import dataset as squad
+from adapter_bert.tasks.squad import files as squad_files
+from adapter_bert.training.model_fn import notebook_model_fn
+from adapter_bert.training.run import DevSet, Run
+from adapter_bert.weights.record import find_noted
 
 FLAGS = flags.FLAGS
 
@@ -150,7 +152,7 @@ def features_of(run: Run, dataset: squad.Dataset, split: str, batch_size: int = 
     """
     settings = run.settings
     with files.reported():
-        return cache.span_files(
+        return feature_store.span_files(
             files.writable_folder(*settings.feature_folders),
             split,
             dataset,
@@ -171,7 +173,7 @@ def train(run: Run, data: Data, answerer: Optional[Answerer]) -> None:
         if run.settings.evaluates_in_training:
             dev = DevSet(dev_files, answerer.score)
     train_files = features_of(run, data.train, "train")
-    if not cache.num_records(train_files):
+    if not feature_store.num_records(train_files):
         raise errors.UserError(f"{run.settings.train_file}: no paragraph has a token that could be trained on.")
     run.train(train_files, dev)
 
@@ -185,7 +187,7 @@ def answer(run: Run, data: Data, answerer: Answerer) -> Optional[Scores]:
     settings, batch_size = run.settings, run.settings.predict_batch_size
     rows = list(run.predict(features_of(run, data.dev, "dev", batch_size), batch_size))
     answers = answerer.answer(rows)
-    paths = question_answering.write(settings.output_dir, answers, settings.version_2_with_negative)
+    paths = answer_decoding.write(settings.output_dir, answers, settings.version_2_with_negative)
     tf.logging.info("***** Answers to %d questions: %s *****", len(answers), ", ".join(paths))
     if not any(answer.text for answer in answers.values()):
         tf.logging.warning("Every question is left without an answer.")

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 import tensorflow.compat.v1 as tf
 
-from errors import UserError
+from adapter_bert.common.errors import UserError
 
 # Words whose pieces or ids one tokenizer remembers; a language's frequent words are far fewer.
 _MAX_CACHED_WORDS = 100000

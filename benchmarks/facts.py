@@ -7,7 +7,7 @@ import platform
 import subprocess
 from typing import Any, Dict
 
-from pipeline import parallel
+from adapter_bert.common import parallel
 
 PACKAGES = ("tensorflow", "torch", "transformers", "tokenizers", "adapters", "peft", "numpy")
 

@@ -26,14 +26,16 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from adapter_bert.common import system
 
-import tensorflow.compat.v1 as tf  # noqa: E402  the path has to be set first
+system.configure_tensorflow()
 
-import tasks  # noqa: E402
-import tokenization  # noqa: E402
-from pipeline import cache, parallel  # noqa: E402
+import tensorflow.compat.v1 as tf
+
+import tokenization
+from adapter_bert import tasks
+from adapter_bert.common import parallel
+from adapter_bert.pipeline import feature_store
 
 OURS, THEIRS = "ours", "transformers"
 Examples = Sequence[tasks.InputExample]
@@ -45,7 +47,9 @@ Examples = Sequence[tasks.InputExample]
 def make_ours(task: tasks.Task, examples: Examples, args: argparse.Namespace, folder: str) -> Callable[[], List[str]]:
     """What is to be timed: features of examples, written to a folder."""
     tokenizer = tokenization.FullTokenizer(args.vocab_file, args.do_lower_case)
-    return lambda: cache.feature_files(folder, "train", examples, task.labels, args.max_seq_length, tokenizer, "")
+    return lambda: feature_store.feature_files(
+        folder, "train", examples, task.labels, args.max_seq_length, tokenizer, ""
+    )
 
 
 def make_theirs(examples: Examples, args: argparse.Namespace) -> Callable[[], List[List[int]]]:
@@ -152,9 +156,9 @@ def measure_memory(args: argparse.Namespace, data_dir: str) -> Dict[str, float]:
     split = tasks.StreamedSplit(task, data_dir, "train")
     read = time.perf_counter()
     folder = os.path.join(data_dir, "features")
-    paths = cache.feature_files(folder, "train", split, task.labels, args.max_seq_length, tokenizer, "")
+    paths = feature_store.feature_files(folder, "train", split, task.labels, args.max_seq_length, tokenizer, "")
     made = time.perf_counter()
-    found = cache.feature_files(folder, "train", split, task.labels, args.max_seq_length, tokenizer, "")
+    found = feature_store.feature_files(folder, "train", split, task.labels, args.max_seq_length, tokenizer, "")
     assert found == paths
     return {
         "rows": len(split),

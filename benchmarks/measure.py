@@ -11,7 +11,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Mapping, Sequence
 
-import errors
+from adapter_bert.common import errors
 from benchmarks.plan import Entry
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -144,7 +144,7 @@ def run_entry(entry: Entry, log_folder: str, python: str = sys.executable) -> Di
 
 
 def format_seconds(seconds: float) -> str:
-    """Minutes and seconds. (That of `pipeline.progress` would bring TensorFlow into this process.)"""
+    """Minutes and seconds. (That of `common.progress` would bring TensorFlow into this process.)"""
     minutes, rest = divmod(int(round(seconds)), 60)
     return f"{minutes}:{rest:02d}"
 

@@ -19,25 +19,27 @@ import contextlib
 import json
 import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from adapter_bert.common import system
 
-import numpy as np  # noqa: E402  the path has to be set first
-import tensorflow.compat.v1 as tf  # noqa: E402
+system.configure_tensorflow()
 
-import modeling  # noqa: E402
-import run_classifier  # noqa: E402
-from adapter_layers import AdapterConfig  # noqa: E402
-from training import bases, fingerprints, huggingface, packs, parameters  # noqa: E402
-from training.heads import ClassificationHead  # noqa: E402
-from training.model_fn import InitialValues  # noqa: E402
-from training.sources import Part  # noqa: E402
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+import run_classifier
+from adapter_bert.model import parameters
+from adapter_bert.model.heads import ClassificationHead
+from adapter_bert.training.model_fn import InitialValues
+from adapter_bert.weights import bases, fingerprints, packs
+from adapter_bert.weights.exchange import huggingface
+from adapter_bert.weights.loading import Part
+from adapter_layers import AdapterConfig
 
 SHAPES = {
     "base": {},

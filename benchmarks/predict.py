@@ -25,9 +25,10 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from adapter_bert.common import system
+
+system.configure_tensorflow()
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-sys.path.insert(0, ROOT)
 
 SIDES = ("ours", "huggingface")
 BATCH_SIZE = 32
@@ -48,8 +49,8 @@ def load_ours(base_dir: str, threads: int) -> Callable[[List[str]], Any]:
     """The function of texts -> predictions of this project."""
     import numpy as np
 
-    from serving.predictor import Predictor
-    from training import bases, fingerprints, packs
+    from adapter_bert.serving.predictor import Predictor
+    from adapter_bert.weights import bases, fingerprints, packs
 
     base = bases.Base.find(base_dir)
     config = packs.PackConfig(

@@ -16,12 +16,14 @@ import os
 import random
 import uuid
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
+from adapter_bert.common import system
 
-import errors
-import tasks
+system.configure_tensorflow()
+
+from adapter_bert import tasks
+from adapter_bert.common import errors
+from adapter_bert.tasks.task import read_lines
 from benchmarks import plan
-from tasks.table import read_lines
 
 
 def chosen_indices(count: int, batch: int, fraction: float) -> list:

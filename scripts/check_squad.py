@@ -27,20 +27,22 @@ import threading
 import time
 from typing import Any, Counter, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from adapter_bert.common import system
 
-import numpy as np  # noqa: E402
-import tensorflow.compat.v1 as tf  # noqa: E402
+system.configure_tensorflow()
 
-import errors  # noqa: E402
-import tokenization  # noqa: E402
-from pipeline import parallel, records, spans  # noqa: E402
-from tasks import squad, squad_files  # noqa: E402
-from tasks.squad import Answer, Dataset, Question  # noqa: E402
-from training import files, squad_scoring  # noqa: E402
-from training.answers import AnswerRules  # noqa: E402
-from training.question_answering import Answerer  # noqa: E402
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import tokenization
+from adapter_bert.common import errors, files, parallel
+from adapter_bert.evaluation import squad_metrics
+from adapter_bert.evaluation.answer_decoding import Answerer
+from adapter_bert.evaluation.answers import AnswerRules
+from adapter_bert.pipeline import records, spans
+from adapter_bert.tasks.squad import dataset as squad
+from adapter_bert.tasks.squad import files as squad_files
+from adapter_bert.tasks.squad.dataset import Answer, Dataset, Question
 
 SURE = 10.0
 LOOK_SECONDS = 0.2
@@ -209,10 +211,10 @@ def report_scores(
     figures = "  ".join(f"{name} {value:.4f}" for name, value in {**scores.metrics, **scores.details}.items())
     print(f"\nScores of the right tokens: {figures}  (answers and scores: {seconds:.1f} s)\n")
     losses = Losses(examples)
-    f1 = squad_scoring.f1_v2 if rules.version_2 else squad_scoring.f1_v1
+    f1 = squad_metrics.f1_v2 if rules.version_2 else squad_metrics.f1_v1
     for gold in golds:
         texts, found = [answer.text for answer in gold.question.answers] or [""], answers[gold.question.id].text
-        if not any(squad_scoring.exact(found, text) for text in texts):
+        if not any(squad_metrics.exact(found, text) for text in texts):
             losses.add(cause_of_loss(gold, rules), gold, found)
         elif not any(f1(found, text) == 1 for text in texts):
             losses.add(WITHOUT_WORDS, gold, found)

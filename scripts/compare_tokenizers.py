@@ -27,9 +27,7 @@ import tarfile
 import unicodedata
 from typing import Callable, Counter, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import tokenization  # noqa: E402  (found through the line above)
+import tokenization
 
 Encode = Callable[[str], List[int]]
 

@@ -4,21 +4,22 @@
     python scripts/convert_hf_checkpoint.py --base_dir bases/my-bert --output_dir hf/my-bert --do_lower_case true
 
 Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt.*`, or, the other way, `config.json`, `vocab.txt`,
-`tokenizer_config.json` and `model.safetensors`. The work is done in `training/huggingface.py`.
+`tokenizer_config.json` and `model.safetensors`. The work is done in `adapter_bert/weights/exchange/huggingface.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import Any, Dict, List
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from adapter_bert.common import system
 
-from errors import UserError, exits_on_user_error  # noqa: E402  the path has to be set first
-from training import bases, huggingface  # noqa: E402
+system.configure_tensorflow()
+
+from adapter_bert.common.errors import UserError, exits_on_user_error
+from adapter_bert.weights import bases
+from adapter_bert.weights.exchange import huggingface
 
 
 def tokenizer_settings(hf_dir: str) -> Dict[str, Any]:

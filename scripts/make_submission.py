@@ -15,20 +15,20 @@ import io
 import json
 import math
 import os
-import sys
 import zipfile
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from adapter_bert.common import system
 
-import tensorflow.compat.v1 as tf  # noqa: E402  the path has to be set first
-from absl import app, flags  # noqa: E402
+system.configure_tensorflow()
 
-import errors  # noqa: E402
-from tasks import glue  # noqa: E402
-from tasks.table import Task  # noqa: E402
-from training import files, submission  # noqa: E402
+import tensorflow.compat.v1 as tf
+from absl import app, flags
+
+from adapter_bert.common import errors, files
+from adapter_bert.evaluation import glue_submission
+from adapter_bert.tasks import glue
+from adapter_bert.tasks.task import Task
 
 DEPTH = 2
 RESULTS = "results.json"
@@ -78,7 +78,7 @@ def find_runs(folders: Iterable[str]) -> Dict[str, List[str]]:
     Raises:
       errors.UserError: there is no such folder.
     """
-    wanted = [submission.file_name(task) for task in glue.TASKS]
+    wanted = [glue_submission.file_name(task) for task in glue.TASKS]
     found: Dict[str, Dict[str, str]] = {}
     for top in folders:
         if not tf.gfile.IsDirectory(top):
@@ -180,7 +180,7 @@ def collect(folders: Iterable[str], allow_missing: bool = False) -> List[Entry]:
       errors.UserError: tasks are missing, runs cannot be compared, or a file is not what the server takes.
     """
     found = find_runs(folders)
-    missing = [submission.file_name(task) for task in glue.TASKS if submission.file_name(task) not in found]
+    missing = [glue_submission.file_name(task) for task in glue.TASKS if glue_submission.file_name(task) not in found]
     if not found or (missing and not allow_missing):
         raise errors.UserError(
             "Found no {}; predict these tasks with --do_predict=true{}.".format(
@@ -189,11 +189,11 @@ def collect(folders: Iterable[str], allow_missing: bool = False) -> List[Entry]:
         )
     entries = []
     for task in glue.TASKS:
-        name = submission.file_name(task)
+        name = glue_submission.file_name(task)
         if name in found:
             run, score = best_run(task, found[name])
             text = read_text(os.path.join(run, name))
-            submission.check(task, text, os.path.join(run, name))
+            glue_submission.check(task, text, os.path.join(run, name))
             entries.append(Entry(task, run, score, text))
     return entries
 
@@ -202,8 +202,8 @@ def as_zip(entries: Iterable[Entry]) -> bytes:
     """The bytes of the zip file: the same for the same predictions, whenever it is made."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for entry in sorted(entries, key=lambda entry: submission.file_name(entry.task)):
-            info = zipfile.ZipInfo(submission.file_name(entry.task), date_time=(1980, 1, 1, 0, 0, 0))
+        for entry in sorted(entries, key=lambda entry: glue_submission.file_name(entry.task)):
+            info = zipfile.ZipInfo(glue_submission.file_name(entry.task), date_time=(1980, 1, 1, 0, 0, 0))
             info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system = 3  # Unix, wherever this runs: the rights below are Unix's
             info.external_attr = 0o644 << 16

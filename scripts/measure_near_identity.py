@@ -23,13 +23,13 @@ from typing import List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-import adapter_layers  # noqa: E402  (found through the line above)
-import modeling  # noqa: E402
-import tokenization  # noqa: E402
-from errors import UserError, exits_on_user_error  # noqa: E402
-from training import checkpoints, huggingface, parameters  # noqa: E402
+import adapter_layers
+import modeling
+import tokenization
+from adapter_bert.common.errors import UserError, exits_on_user_error
+from adapter_bert.model import parameters
+from adapter_bert.weights import checkpoints
+from adapter_bert.weights.exchange import huggingface
 
 IDENTITY_SCALE, IDENTITY_LIMIT = 1e-7, 1e-6
 BERT_BASE = modeling.BertConfig(vocab_size=30522, type_vocab_size=2)

@@ -14,13 +14,14 @@ import os
 import sys
 from typing import IO, TYPE_CHECKING, Any, Iterator, List, Optional, Sequence
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from adapter_bert.common import system
 
-import errors  # noqa: E402  the path has to be set first
+system.configure_tensorflow()
+
+from adapter_bert.common import errors
 
 if TYPE_CHECKING:
-    from serving.predictor import Prediction, Predictor
+    from adapter_bert.serving.predictor import Prediction, Predictor
 
 # Lines that are sorted by length together.
 CHUNK = 2048
@@ -85,7 +86,7 @@ def main(words: Optional[Sequence[str]] = None) -> None:
         lines = open(args.input, encoding="utf-8") if args.input else sys.stdin  # noqa: SIM115  closed below
     except OSError as error:
         raise errors.UserError(f"--input={args.input} cannot be read: {errors.reason(error)}.") from None
-    from serving.predictor import Predictor  # not before the command is checked: it needs TensorFlow
+    from adapter_bert.serving.predictor import Predictor  # not before the command is checked: it needs TensorFlow
 
     given = {name: getattr(args, name) for name in ("init_checkpoint", "vocab_file", "spm_model_file")}
     with lines, Predictor.from_run(

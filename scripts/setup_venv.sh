@@ -12,7 +12,7 @@ requirements=${2:-requirements.txt}
 python=${PYTHON:-python3}
 
 version=$("$python" --version 2>&1) || { echo "setup_venv.sh: error: there is no interpreter '$python'." >&2; exit 1; }
-wanted=$(cat requirements*.txt "$requirements" | cksum)
+wanted=$(cat pyproject.toml requirements*.txt "$requirements" | cksum)
 stamp="$venv/.installed-$(basename "$requirements" .txt)"
 if [ "$("$venv/bin/python" --version 2>&1 || true)" != "$version" ]; then
   echo "Making $venv with $version" >&2

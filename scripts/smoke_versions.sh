@@ -12,8 +12,10 @@ interpreter() {  # the path of a Python X.Y that runs, if there is one
   done
 }
 
-tests=(tests/test_{smoke,pack_runs,packs,own_data,scoring,squad_runs,spans,parallel,token_offsets}.py
-  tests/test_{fused_ops,halves,accumulation,batches,predictor,start,token_ids,writing}.py)
+tests=(tests/runs/test_{smoke,pack_runs,squad_runs,start}.py tests/weights/test_packs.py tests/tasks/test_custom_data.py
+  tests/evaluation/test_metrics.py tests/pipeline/test_{spans,batches,writing}.py tests/common/test_parallel.py
+  tests/test_token_{offsets,ids}.py tests/model/test_{fused_ops,batch_splitting,accumulation}.py
+  tests/serving/test_predictor.py)
 failures=0
 for version in 3.7 3.11 3.13; do
   python=$(interpreter "$version")

@@ -17,14 +17,14 @@ import random
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its notes on missing GPUs
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from adapter_bert.common import system
 
-import tensorflow.compat.v1 as tf  # noqa: E402  the path has to be set first
+system.configure_tensorflow()
 
-import errors  # noqa: E402
-from tasks import squad_files  # noqa: E402
-from training import files  # noqa: E402
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import errors, files
+from adapter_bert.tasks.squad import files as squad_files
 
 Content = Mapping[str, Any]
 

@@ -11,8 +11,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
-import errors
 import modeling
+from adapter_bert.common import errors
 from adapter_layers import AdapterConfig
 
 IDS = np.array([[2, 7, 9, 3, 11, 3], [2, 31, 3, 0, 0, 0]], np.int32)

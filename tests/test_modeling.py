@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import errors
 import modeling
+from adapter_bert.common import errors
 from adapter_layers import AdapterConfig
 
 SIZES = {

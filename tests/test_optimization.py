@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import tiny_config
 
 import modeling
 import optimization
+from adapter_bert.common.errors import UserError
+from adapter_bert.model.heads import ClassificationHead
 from adapter_layers import AdapterConfig
-from errors import UserError
 from optimization import trainable_names
-from training.heads import ClassificationHead
+from tests.helpers import tiny_config
 
 EMBEDDINGS = [
     "bert/embeddings/word_embeddings",

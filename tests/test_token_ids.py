@@ -7,11 +7,11 @@ import pickle
 import random
 
 import pytest
-from conftest import SHARED
-from test_tokenization import SAME_FOR_BOTH, SHARED_SPM, SHARED_VOCAB, SPECIALS, spm_model_file, write  # noqa: F401
 
-import tasks
 import tokenization
+from adapter_bert import tasks
+from tests.helpers import SHARED
+from tests.test_tokenization import SAME_FOR_BOTH, SHARED_SPM, SHARED_VOCAB, SPECIALS, spm_model_file, write  # noqa: F401
 
 GLUE_DATA = os.path.join(SHARED, "data", "glue_data")
 # All that is white space or is dropped, here or there; letters whose form depends on neighbours; marks; punctuation.

@@ -10,10 +10,10 @@ import sys
 import unicodedata
 
 import pytest
-from conftest import SHARED
-from test_tokenization import SAME_FOR_BOTH, SHARED_SPM, SHARED_VOCAB, SPECIALS, train_sentencepiece, write
 
 import tokenization
+from tests.helpers import SHARED
+from tests.test_tokenization import SAME_FOR_BOTH, SHARED_SPM, SHARED_VOCAB, SPECIALS, train_sentencepiece, write
 
 SQUAD = os.path.join(SHARED, "data", "squad", "dev-v1.1.rebuilt.json")
 WORDS = ["cafe", "naive", "un", "##want", "##ed", "istanbul", "οδος"]

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import tokenization
-from errors import UserError
+from adapter_bert.common.errors import UserError
 
 SHARED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "..", "shared")
 SHARED_DATA = os.path.join(SHARED, "data")

@@ -5,13 +5,13 @@ All encoder layers but the last have the same products: `limit_layers` of them a
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import Any, Callable, List, Tuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as runs have it, see training/__init__.py
+from adapter_bert.common import system
+
+system.configure_tensorflow()
 
 import numpy as np
 

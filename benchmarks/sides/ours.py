@@ -7,7 +7,9 @@ import os
 import sys
 import tempfile
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
+from adapter_bert.common import system
+
+system.configure_tensorflow()
 
 from benchmarks.sides import common
 
@@ -44,10 +46,10 @@ def step(job: common.Job) -> common.Result:
 
     import modeling
     import optimization
+    from adapter_bert.devices import compat
+    from adapter_bert.model.heads import ClassificationHead
+    from adapter_bert.training.model_fn import Schedule, build_model_fn
     from adapter_layers import AdapterConfig
-    from training import compat
-    from training.heads import ClassificationHead
-    from training.model_fn import Schedule, build_model_fn
 
     adapter = AdapterConfig(size=job["adapter_size"]) if job["tuning"] == "adapter" else None
     with tf.Graph().as_default():
@@ -107,9 +109,10 @@ def epoch(job: common.Job) -> common.Result:
 def sizes(job: common.Job) -> common.Result:
     """What a task takes on disk: the pack of an adapter, or a checkpoint of the original kind."""
     import modeling
+    from adapter_bert.model import parameters
+    from adapter_bert.model.heads import ClassificationHead
+    from adapter_bert.weights import packs
     from benchmarks import packs as pack_benchmark
-    from training import packs, parameters
-    from training.heads import ClassificationHead
 
     config = modeling.BertConfig(**job["config"])
     if job["tuning"] == "full":

@@ -1,0 +1,1 @@
+"""Parameter-efficient transfer learning with BERT on TensorFlow: adapters, tasks, training and serving."""

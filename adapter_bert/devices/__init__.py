@@ -1,0 +1,1 @@
+"""TensorFlow versions, session configs and estimators."""

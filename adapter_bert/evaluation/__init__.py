@@ -1,0 +1,1 @@
+"""Metrics, answer decoding, scores and results."""

@@ -1,0 +1,221 @@
+"""Heads: what turns BERT's output into a task's predictions and loss."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Callable, Dict, Mapping, Optional, Tuple, Union
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.common import errors
+from adapter_bert.pipeline.batches import ROW
+
+# The dropout in front of the head; fixed in the original scripts.
+HEAD_DROPOUT = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadOutput:
+    """What a head adds to the graph.
+
+    Attributes:
+      minimised: float [B], of which training minimises the mean. None where the right answers are not known.
+      per_example_loss: float [B], what is reported of an example, or None likewise.
+      logits: float [B, classes]; float [B, 1], the predicted number, in a regression; float [B, 2, S], of the first
+        and the last token of the answer, where spans are predicted.
+      probabilities: float [B, classes]; None elsewhere.
+    """
+
+    minimised: Optional[tf.Tensor]
+    per_example_loss: Optional[tf.Tensor]
+    logits: tf.Tensor
+    probabilities: Optional[tf.Tensor] = None
+
+    @property
+    def loss(self) -> Optional[tf.Tensor]:
+        """The mean over the batch, a scalar; None where the right answers are not known."""
+        return None if self.minimised is None else tf.reduce_mean(self.minimised)
+
+
+class Head(abc.ABC):
+    """The part of the network that belongs to a task."""
+
+    # What an adapter pack calls it, one of `TYPES`.
+    kind: str
+    # What a record holds of an example besides its tokens: name -> type of the number.
+    label_types: Mapping[str, tf.DType]
+
+    @abc.abstractmethod
+    def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
+        """Adds the head to the graph; `features` holds the labels under the names of `label_types`."""
+
+    def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
+        """What `estimator.predict` yields for an example, its labels and its place in the file included.
+
+        Scoring needs nothing else.
+        """
+        values = {
+            "probabilities": output.probabilities,
+            "logits": output.logits,
+            "loss": output.per_example_loss,
+            "is_real_example": real_examples(features),
+            **{name: features[name] for name in (*self.label_types, ROW) if name in features},
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
+        """What `estimator.evaluate` reports in notebooks: `eval_loss`, if nothing else."""
+
+        def metric_fn(losses: tf.Tensor, real: tf.Tensor) -> Dict[str, tuple]:
+            return {"eval_loss": tf.metrics.mean(losses, weights=real)}
+
+        return metric_fn, [output.per_example_loss, tf.cast(real_examples(features), tf.float32)]
+
+
+class LabelHead(Head):
+    """A head that gives a text, or a pair of texts, one class or one number."""
+
+    label_types = {"label_ids": tf.int64}
+
+    @abc.abstractmethod
+    def decode(self, row: Mapping[str, np.ndarray]) -> Union[int, float]:
+        """The predicted class, or number, in one row of what `estimator.predict` yields."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationHead(LabelHead):
+    """A linear layer with softmax on the pooled output: variables `output_weights`, `output_bias`.
+
+    Attributes:
+      num_labels: classes.
+      class_weights: how much an example of each class counts in the training loss; None for 1 each. Losses that are
+        reported for single examples are not weighted.
+    """
+
+    kind = "classification"
+
+    num_labels: int
+    class_weights: Optional[Tuple[float, ...]] = None
+
+    def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
+        """Adds the head to the graph; `label_ids` are the indices of the classes."""
+        logits = _linear(model, self.num_labels, is_training)
+        labels = features["label_ids"]
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        weighted = losses
+        if self.class_weights is not None and is_training:
+            weighted = losses * tf.gather(tf.constant(self.class_weights, tf.float32), labels)
+        return HeadOutput(weighted, losses, logits, tf.nn.softmax(logits))
+
+    def decode(self, row: Mapping[str, np.ndarray]) -> int:
+        """The class with the greatest logit."""
+        return int(row["logits"].argmax())
+
+    def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
+        """As the original: `eval_accuracy` and `eval_loss`."""
+
+        def metric_fn(losses: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, real: tf.Tensor) -> Dict[str, tuple]:
+            classes = tf.argmax(logits, axis=-1, output_type=tf.int32)
+            return {
+                "eval_accuracy": tf.metrics.accuracy(labels, classes, weights=real),
+                "eval_loss": tf.metrics.mean(losses, weights=real),
+            }
+
+        real = tf.cast(real_examples(features), tf.float32)
+        return metric_fn, [output.per_example_loss, features["label_ids"], output.logits, real]
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionHead(LabelHead):
+    """One linear unit on the pooled output, trained by the squared error: variables as in classification."""
+
+    kind = "regression"
+    label_types = {"label_ids": tf.float32}
+
+    def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
+        """Adds the head to the graph; `label_ids` are the numbers to predict."""
+        logits = _linear(model, 1, is_training)
+        losses = tf.square(logits[:, 0] - tf.cast(features["label_ids"], tf.float32))
+        return HeadOutput(losses, losses, logits)
+
+    def decode(self, row: Mapping[str, np.ndarray]) -> float:
+        """The predicted number."""
+        return float(row["logits"][0])
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanHead(Head):
+    """Scores every token as the first and as the last one of an answer: `cls/squad/output_weights`, `…/output_bias`.
+
+    The answer of an example that has none, or none in this window of its text, is token 0, `[CLS]`.
+    """
+
+    kind = "span"
+    label_types = {
+        "question_ids": tf.int64,
+        "window_ids": tf.int64,
+        "start_positions": tf.int64,
+        "end_positions": tf.int64,
+    }
+
+    def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
+        """Adds the head to the graph; `start_positions` and `end_positions` are tokens of the sequence."""
+        logits = self.logits(model)
+        if "start_positions" not in features:
+            return HeadOutput(None, None, logits)
+        positions = tf.stack([features["start_positions"], features["end_positions"]], axis=1)
+        both = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=positions, logits=logits)
+        losses = tf.reduce_mean(both, axis=1)
+        return HeadOutput(losses, losses, logits)
+
+    def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
+        """Besides, what notebooks of the original read, where they give its `unique_ids`."""
+        values = super().predictions(output, features)
+        if "unique_ids" in features:
+            start, end = tf.unstack(output.logits, axis=1)
+            values.update(unique_ids=features["unique_ids"], start_logits=start, end_logits=end)
+        return values
+
+    def logits(self, model: modeling.BertModel) -> tf.Tensor:
+        """float [B, 2, S]: that the answer starts, and that it ends, at each token."""
+        tokens = model.get_sequence_output()  # [B, S, H]
+        weights, bias = _variables("cls/squad/", 2, tokens.shape.as_list()[-1])
+        per_token = tf.einsum("bsh,uh->bus", tokens, weights)
+        return per_token + tf.reshape(bias, [1, 2, 1])
+
+
+def _variables(scope: str, units: int, hidden: int) -> Tuple[tf.Variable, tf.Variable]:
+    """Weights and biases of a head."""
+    weights = tf.get_variable(scope + "output_weights", [units, hidden], initializer=modeling.create_initializer(0.02))
+    return weights, tf.get_variable(scope + "output_bias", [units], initializer=tf.zeros_initializer())
+
+
+def _linear(model: modeling.BertModel, units: int, is_training: bool) -> tf.Tensor:
+    """A linear layer on the pooled output, float [B, units]."""
+    pooled = modeling.dropout(model.get_pooled_output(), HEAD_DROPOUT if is_training else 0.0)
+    weights, bias = _variables("", units, pooled.shape.as_list()[-1])
+    return tf.nn.bias_add(tf.matmul(pooled, weights, transpose_b=True), bias)
+
+
+def real_examples(features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """int32 [B]: 0 for fillers that complete a batch, 1 for all others."""
+    any_feature = next(iter(features.values()))
+    return features.get("is_real_example", tf.ones(tf.shape(any_feature)[:1], tf.int32))
+
+
+# By the name that an adapter pack has for them.
+TYPES = ("classification", "regression", "span")
+
+
+def make(kind: str, num_labels: int) -> Head:
+    """The head of a type, e.g. for a pack's weights."""
+    if kind not in TYPES:
+        raise errors.unknown("type of head", kind, TYPES)
+    if (kind == "classification") != (num_labels > 0):
+        raise errors.UserError(f"A head for {kind} does not go with {num_labels} labels.")
+    if kind == "classification":
+        return ClassificationHead(num_labels)
+    return RegressionHead() if kind == "regression" else SpanHead()

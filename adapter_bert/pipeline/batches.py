@@ -1,0 +1,172 @@
+"""Batches of real tokens: sequences of like length together, padded to the least width that holds them.
+
+All of it is tf.data: no Python runs between two batches.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, List, Mapping, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.pipeline import records
+from adapter_bert.pipeline.records import CLASS_LABEL, Features, InputFn, graph_function
+from adapter_bert.pipeline.writing import Files
+
+# Up to each length, widths are multiples of a step: few shapes, and little padding at any length.
+WIDTH_STEPS = ((16, 1), (32, 2), (64, 4))
+LAST_STEP = 8
+# Consecutive batches of a training that exchange their examples. More of them leave less padding, in more memory.
+POOL = 64
+# Records that are sorted at a time in scoring: predictions wait for at most so many others.
+CHUNK = 16384
+# The feature, and the prediction, that says which record of its file a row is.
+ROW = "row_numbers"
+
+
+def bucket_widths(seq_length: int) -> List[int]:
+    """What batches may be padded to: see `WIDTH_STEPS`; the greatest length is the last."""
+    widths, begin = [], 0
+    for end, step in (*WIDTH_STEPS, (seq_length, LAST_STEP)):
+        widths.extend(range(begin + step, min(end, seq_length - 1) + 1, step))
+        begin = max(begin, end)
+    return [*widths, seq_length]
+
+
+def pool_ends(epoch_size: int, batch_size: int, total_batches: int) -> List[int]:
+    """Cuts a training into pools, within which examples may change their batch.
+
+    A pool holds whole batches of one epoch, at most `POOL` of them. A batch in which one epoch ends and another begins
+    is a pool of its own. So after as many batches as an epoch fills, no example was shown twice, and what was not shown
+    yet is less than a batch.
+
+    Args:
+      epoch_size: examples in an epoch.
+      batch_size: examples in a batch.
+      total_batches: batches of the training.
+
+    Returns:
+      For each pool, the number of batches up to its end; the last one is `total_batches`.
+    """
+    ends: List[int] = []
+    begin = 0
+    while begin < total_batches:
+        epoch = begin * batch_size // epoch_size
+        whole = (epoch + 1) * epoch_size // batch_size  # the end of the last batch that lies in this epoch
+        end = min(begin + POOL, whole) if begin < whole else begin + 1
+        begin = min(end, total_batches)
+        ends.append(begin)
+    return ends
+
+
+def _longest_first(serialized: tf.Tensor) -> tf.Tensor:
+    """int32 [n]: the order of records by their length; as they come where it is the same."""
+    return tf.argsort(records.read_lengths(serialized), direction="DESCENDING", stable=True)
+
+
+def _exchanged(batches: tf.Tensor, seed: List[Any]) -> tf.Tensor:
+    """The batches of a pool, string [batches, B], with their examples exchanged, in random order.
+
+    By length, and then some places on at random, less than a batch: by length alone, few examples of many lengths would
+    come together in the same way in every epoch.
+    """
+    examples, (count, size) = tf.reshape(batches, [-1]), tf.unstack(tf.shape(batches))
+    by_length = tf.gather(examples, _longest_first(examples))
+    places = tf.cast(tf.range(count * size), tf.float32)
+    moved = tf.argsort(places + tf.cast(size, tf.float32) * tf.random.stateless_uniform([count * size], seed))
+    alike = tf.reshape(tf.gather(by_length, moved), [count, size])
+    order = tf.argsort(tf.random.stateless_uniform([count], [seed[0], -1 - seed[1]]))
+    exchanged = tf.gather(alike, order)
+    exchanged.set_shape(batches.shape)
+    return exchanged
+
+
+def _pooled(numbered: tf.data.Dataset, ends: Sequence[int], seed: int) -> tf.data.Dataset:
+    """Exchanges examples within the pools of numbered batches of records."""
+
+    @graph_function
+    def pool_of(number: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
+        del batch
+        found = tf.searchsorted(tf.constant(ends, tf.int64), tf.reshape(number, [1]), side="right")
+        return tf.cast(found[0], tf.int64)
+
+    @graph_function
+    def size_of(pool: tf.Tensor) -> tf.Tensor:
+        sizes = [end - begin for begin, end in zip([0, *ends], ends)]
+        return tf.gather(tf.constant(sizes, tf.int64), pool)
+
+    @graph_function
+    def exchange(pool: tf.Tensor, window: tf.data.Dataset) -> tf.data.Dataset:
+        whole = window.map(lambda number, batch: batch).batch(POOL)
+        return whole.map(lambda batches: _exchanged(batches, [seed, pool])).unbatch()
+
+    if hasattr(numbered, "group_by_window"):  # TensorFlow 1.15 has the name below alone, which others warn of.
+        return numbered.group_by_window(pool_of, exchange, window_size_func=size_of)
+    return numbered.apply(tf.data.experimental.group_by_window(pool_of, exchange, window_size_func=size_of))
+
+
+def training_input_fn(
+    input_file: Files,
+    seq_length: int,
+    epoch_size: int,
+    total_steps: int,
+    seed: Optional[int] = None,
+    skip_steps: int = 0,
+    label_types: Mapping[str, tf.DType] = CLASS_LABEL,
+) -> InputFn:
+    """Makes an estimator's `input_fn` for a training.
+
+    The order is that of `records.shuffled`, with examples exchanged within pools, see `pool_ends`. It ends with the
+    training.
+
+    Args:
+      input_file: TFRecords, of both formats that `records.record_spec` knows.
+      seq_length: the greatest length of a sequence.
+      epoch_size: how many records there are.
+      total_steps: of the training.
+      seed: of the order; drawn if not given.
+      skip_steps: how many batches to leave out at the start, because they were seen.
+      label_types: see `records.feature_spec`.
+    """
+    widths = bucket_widths(seq_length)
+    seed = random.randrange(2**31) if seed is None else seed
+
+    def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
+        batch_size = params["batch_size"]
+        ends = pool_ends(epoch_size, batch_size, total_steps)
+        # Pools that were seen whole need not be made again.
+        begin = max([0, *(end for end in ends if end <= skip_steps)])
+        stream = records.shuffled(tf.data.TFRecordDataset(input_file), seed).skip(begin * batch_size)
+        batches = stream.batch(batch_size, drop_remainder=True).take(total_steps - begin).enumerate(begin)
+        batches = _pooled(batches, ends, seed).skip(skip_steps - begin)
+        return records.prefetched(batches.map(records.parser(widths, label_types)))
+
+    return input_fn
+
+
+def scoring_input_fn(input_file: Files, seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LABEL) -> InputFn:
+    """Makes an estimator's `input_fn` for one pass over a file, the longest sequences of each chunk first.
+
+    The feature `ROW` says where in the file an example stands: see `evaluation.scores.in_file_order`.
+    """
+    widths = bucket_widths(seq_length)
+
+    @graph_function
+    def sort(numbers: tf.Tensor, serialized: tf.Tensor) -> Any:
+        order = _longest_first(serialized)
+        return tf.gather(numbers, order), tf.gather(serialized, order)
+
+    @graph_function
+    def parse(numbers: tf.Tensor, serialized: tf.Tensor) -> Features:
+        return dict(records.parse(serialized, widths, label_types), **{ROW: tf.cast(numbers, tf.int32)})
+
+    def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
+        batch_size = params["batch_size"]
+        # Whole batches, so that none holds the shortest of one chunk and the longest of the next.
+        chunk = max(CHUNK // batch_size, 1) * batch_size
+        chunks = tf.data.TFRecordDataset(input_file).enumerate().batch(chunk).map(sort)
+        cut = graph_function(lambda *rows: tf.data.Dataset.from_tensor_slices(rows).batch(batch_size))
+        return records.prefetched(chunks.flat_map(cut).map(parse))
+
+    return input_fn

@@ -1,0 +1,1 @@
+"""Flags and the frozen settings made from them. Imports no TensorFlow."""

@@ -1,0 +1,1 @@
+"""Custom data: CSV, TSV and JSONL files, folders and archives."""

@@ -1,0 +1,1 @@
+"""Checkpoints, packs, banks, bases and run folders."""

@@ -1,0 +1,1 @@
+"""Weights in the formats of other libraries: Hugging Face, AdapterHub, Google's checkpoints."""
