@@ -241,10 +241,10 @@ def _next_pass() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def repetition(number: Union[int, tf.Tensor]) -> Iterator[None]:
+def dropout_stream(number: Union[int, tf.Tensor]) -> Iterator[None]:
     """Lets the graph built inside, e.g. the body of a loop, drop other values for another number (int32 scalar).
 
-    Within another repetition, both numbers count.
+    Within another dropout_stream, both numbers count.
     """
     _repetitions.append(_repetitions[-1] * 2**16 + number)
     try:
@@ -256,10 +256,9 @@ def repetition(number: Union[int, tf.Tensor]) -> Iterator[None]:
 def dropout_seed() -> tf.Tensor:
     """The seed, int32 [2], of the dropout in this variable scope; there is one at most in each.
 
-    Where the graph has a seed and counts steps, it depends on these, on the scope's name, on which `BertModel` of that
-    scope it is and on the `repetition`: a run that was interrupted goes on dropping what it would have dropped. Where
-    the step stands still, so does what is dropped; the cores of a TPU share theirs. Elsewhere it is another one in each
-    run of the graph.
+    If the graph has a seed and a global step, the seed depends on both, on the scope's name, on the `BertModel` of that
+    scope and on the `dropout_stream`, so that an interrupted run continues with the same dropout masks. While the step
+    does not change, neither do the masks; the cores of a TPU share them. Otherwise each run draws a new seed.
     """
     scope = tf.get_variable_scope().name
 
@@ -497,7 +496,7 @@ def get_assignment_map_from_checkpoint(
     return assignment_map, initialized
 
 
-def describe_misfit(
+def describe_mismatch(
     expected: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]], named: int = 3
 ) -> Optional[str]:
     """Says in one sentence why a checkpoint does not fit, or returns None where it does.

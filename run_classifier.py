@@ -4,7 +4,7 @@ r"""Trains, evaluates and applies BERT with adapters: classification and regress
       --vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json --init_checkpoint=$BERT/bert_model.ckpt \
       --learning_rate=3e-4 --num_train_epochs=5 --output_dir=runs/cola
 
-Own data: --train_file=reviews.csv --text_column=review --label_column=stars in place of --data_dir; docs/own_data.md.
+Custom data: --train_file=reviews.csv --text_column=review --label_column=stars (docs/custom_data.md).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from adapter_bert.tasks.custom import label_flags
 from adapter_bert.tasks.processors import ColaProcessor, DataProcessor, MnliProcessor, MrpcProcessor, XnliProcessor  # noqa: F401
 from adapter_bert.training.model_fn import notebook_model_fn
 from adapter_bert.training.run import DevSet, Run
-from adapter_bert.weights.record import find_noted
+from adapter_bert.weights.record import recorded_settings
 
 FLAGS = flags.FLAGS
 TEST_RESULTS = "test_results.tsv"
@@ -158,14 +158,14 @@ class Data:
 def read_data(settings: ClassifierSettings) -> Data:
     """Reads the task and the splits that are asked for."""
     asked = {"train": settings.do_train, "dev": settings.do_eval, "test": settings.do_predict}
-    if settings.has_own_data:
-        own_data = settings.own_data
+    if settings.has_custom_data:
+        custom_data = settings.custom_data
         # Also where nothing is trained: the rest must be what was trained on, or trained rows would be scored.
-        asked["train"] |= bool(settings.do_eval and settings.train_file and own_data.splits_off_dev)
+        asked["train"] |= bool(settings.do_eval and settings.train_file and custom_data.splits_off_dev)
     wanted = [name for name, is_asked in asked.items() if is_asked]
-    if settings.has_own_data:
-        labels = find_noted(settings).get("facts", {}).get("labels")
-        task, splits = own.read(settings.task_name, own_data, wanted, labels)
+    if settings.has_custom_data:
+        labels = recorded_settings(settings).get("facts", {}).get("labels")
+        task, splits = own.read(settings.task_name, custom_data, wanted, labels)
         check_names(settings, task)
         warn_of_overlap(splits)
     else:
@@ -213,7 +213,7 @@ def features_of(run: Run, data: Data, split: str) -> List[str]:
     settings = run.settings
     # What is scored must fill a TPU's batches to the last one.
     batch_sizes = {"dev": settings.eval_batch_size, "test": settings.predict_batch_size}
-    with files.reported():
+    with files.user_errors():
         return feature_store.feature_files(
             files.writable_folder(*settings.feature_folders),
             split,
@@ -265,7 +265,7 @@ def predict(run: Run, data: Data) -> None:
     task, batch_size = data.task, run.settings.predict_batch_size
     rows = list(run.predict(features_of(run, data, "test"), batch_size))
     lines = ["\t".join(map(str, row["logits" if task.is_regression else "probabilities"])) for row in rows]
-    if run.settings.predict_header or run.settings.has_own_data:
+    if run.settings.predict_header or run.settings.has_custom_data:
         lines.insert(0, "\t".join(task.labels or ["prediction"]))
     path = os.path.join(run.settings.output_dir, TEST_RESULTS)
     files.write_text(path, "\n".join(lines) + "\n")
@@ -279,7 +279,7 @@ def predict(run: Run, data: Data) -> None:
 def run_task(settings: ClassifierSettings) -> None:
     """Does everything that is asked for; nothing is written before all of it is checked."""
     settings.check()
-    with files.reported():
+    with files.user_errors():
         data = read_data(settings)
         settings = dataclasses.replace(settings, task_name=data.task.name)
         run = Run(settings, make_head(settings, data), len(data.splits.get("train", ())), data.facts())
@@ -301,7 +301,7 @@ def run_task(settings: ClassifierSettings) -> None:
 @errors.exits_on_user_error
 def main(argv: Sequence[str]) -> None:
     """Flags -> settings -> run."""
-    settings_lib.refuse_words(argv)
+    settings_lib.reject_positional_args(argv)
     settings = settings_lib.from_flags(ClassifierSettings, FLAGS)
     logs.show_progress(all_lines=settings.use_tpu)
     run_task(settings)

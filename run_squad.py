@@ -36,7 +36,7 @@ import adapter_layers
 import modeling
 from adapter_bert.common import errors, files, logs
 from adapter_bert.evaluation import answer_decoding, results
-from adapter_bert.evaluation.answer_decoding import Answerer
+from adapter_bert.evaluation.answer_decoding import AnswerDecoder
 from adapter_bert.evaluation.scores import Row, Scores
 from adapter_bert.model.heads import SpanHead
 from adapter_bert.pipeline import feature_store
@@ -44,7 +44,7 @@ from adapter_bert.tasks.squad import dataset as squad
 from adapter_bert.tasks.squad import files as squad_files
 from adapter_bert.training.model_fn import notebook_model_fn
 from adapter_bert.training.run import DevSet, Run
-from adapter_bert.weights.record import find_noted
+from adapter_bert.weights.record import recorded_settings
 
 FLAGS = flags.FLAGS
 
@@ -151,7 +151,7 @@ def features_of(run: Run, dataset: squad.Dataset, split: str, batch_size: int = 
       batch_size: that a TPU needs to be full to the last batch.
     """
     settings = run.settings
-    with files.reported():
+    with files.user_errors():
         return feature_store.span_files(
             files.writable_folder(*settings.feature_folders),
             split,
@@ -163,7 +163,7 @@ def features_of(run: Run, dataset: squad.Dataset, split: str, batch_size: int = 
         )
 
 
-def train(run: Run, data: Data, answerer: Optional[Answerer]) -> None:
+def train(run: Run, data: Data, answerer: Optional[AnswerDecoder]) -> None:
     """Trains; scores the dev file along the way where that is asked for."""
     dev = None
     if data.dev:
@@ -178,7 +178,7 @@ def train(run: Run, data: Data, answerer: Optional[Answerer]) -> None:
     run.train(train_files, dev)
 
 
-def answer(run: Run, data: Data, answerer: Answerer) -> Optional[Scores]:
+def answer(run: Run, data: Data, answerer: AnswerDecoder) -> Optional[Scores]:
     """Answers the dev file; scores the answers where the right ones are known.
 
     Writes `predictions.json`, `nbest_predictions.json`, for SQuAD 2.0 `null_odds.json`; with scores `eval_results.txt`
@@ -214,9 +214,9 @@ def tell_fitted_threshold(run: Run) -> None:
         )
 
 
-def report(run: Run, data: Data, answerer: Answerer, scores: Scores, rows: Sequence[Row]) -> None:
+def report(run: Run, data: Data, answerer: AnswerDecoder, scores: Scores, rows: Sequence[Row]) -> None:
     """Writes scores, and says what another threshold would give."""
-    silence = answerer.score_of_silence()
+    silence = answerer.no_answer_score()
     results.report(run, run.settings.task_name, scores, silence, data.sizes(), rows)
     if scores.metrics.get("best_f1", 0.0) > scores.metrics["f1"]:
         tf.logging.info(
@@ -231,13 +231,13 @@ def report(run: Run, data: Data, answerer: Answerer, scores: Scores, rows: Seque
 def task_name(settings: SquadSettings) -> str:
     """The name that is given, or that the training had, or that of the benchmark."""
     version = "v2.0" if settings.version_2_with_negative else "v1.1"
-    return settings.task_name or find_noted(settings).get("task_name") or f"SQuAD-{version}"
+    return settings.task_name or recorded_settings(settings).get("task_name") or f"SQuAD-{version}"
 
 
 def warn_of_version(settings: SquadSettings) -> None:
     """Says where weights of the other version are used; a file without answers does not tell."""
     now = settings.version_2_with_negative
-    trained = find_noted(settings).get("version_2_with_negative", now)
+    trained = recorded_settings(settings).get("version_2_with_negative", now)
     if not settings.do_train and trained != now:
         tf.logging.warning("The weights were trained with --version_2_with_negative=%s; it is %s now.", trained, now)
 
@@ -245,14 +245,14 @@ def warn_of_version(settings: SquadSettings) -> None:
 def run_task(settings: SquadSettings) -> None:
     """Does everything that is asked for; nothing is written before all of it is checked."""
     settings.check()
-    with files.reported():
+    with files.user_errors():
         settings = dataclasses.replace(settings, task_name=task_name(settings))
         warn_of_version(settings)
         data = read_data(settings)
         num_questions = data.train.num_questions if data.train else 0
         run = Run(settings, SpanHead(), num_questions, data.facts(settings.evaluates_in_training))
         run.claim_output_dir()
-    answerer = Answerer(data.dev, run.tokenizer, settings.lengths, settings.rules) if data.dev else None
+    answerer = AnswerDecoder(data.dev, run.tokenizer, settings.lengths, settings.rules) if data.dev else None
     if settings.do_train:
         train(run, data, answerer)
     if settings.answers:
@@ -263,7 +263,7 @@ def run_task(settings: SquadSettings) -> None:
 @errors.exits_on_user_error
 def main(argv: Sequence[str]) -> None:
     """Flags -> settings -> run."""
-    settings_lib.refuse_words(argv)
+    settings_lib.reject_positional_args(argv)
     settings = settings_lib.from_flags(SquadSettings, FLAGS)
     logs.show_progress(all_lines=settings.use_tpu)
     run_task(settings)

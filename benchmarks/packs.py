@@ -35,7 +35,7 @@ import modeling
 import run_classifier
 from adapter_bert.model import parameters
 from adapter_bert.model.heads import ClassificationHead
-from adapter_bert.training.model_fn import InitialValues
+from adapter_bert.training.model_fn import WeightAssigner
 from adapter_bert.weights import bases, fingerprints, packs
 from adapter_bert.weights.exchange import huggingface
 from adapter_bert.weights.loading import Part
@@ -160,13 +160,13 @@ def switching(shape: str, base: bases.Base, folder: str, rounds: int) -> str:
         ids = tf.constant(np.arange(16).reshape([1, 16]), tf.int32)
         model = modeling.BertModel(config, False, ids, scope="bert", adapter_fn=AdapterConfig(size=64))
         logits = ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False).logits
-        base_values = InitialValues([Part(base.checkpoint, tuple(base.shapes()))])
+        base_values = WeightAssigner([Part(base.checkpoint, tuple(base.shapes()))])
         base_values.scaffold()
 
         def switch(path: str) -> None:
             pack = packs.read(path)
             packs.check_base(pack, path, digests, base.folder)
-            InitialValues([Part(path, tuple(pack.tensors), pack.tensors)]).load(session, ())
+            WeightAssigner([Part(path, tuple(pack.tensors), pack.tensors)]).load(session, ())
 
         def note(what: str, function, *args) -> Any:
             took, result = timed(function, *args)

@@ -432,7 +432,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Runs one command."""
     args = make_parser().parse_args(argv)
     try:
-        with files.reported():
+        with files.user_errors():
             args.run(args)
     except BrokenPipeError:
         raise

@@ -341,7 +341,7 @@ def load_base(hf_dir: str, checkpoint_dir: str, size: int) -> Base:
     config = modeling.BertConfig.from_json_file(os.path.join(checkpoint_dir, huggingface.CONFIG_NAME))
     checkpoint = os.path.join(checkpoint_dir, huggingface.CHECKPOINT_NAME)
     shapes = {row.google: row.shape for row in huggingface.tensor_table(config.to_dict())}
-    misfit = modeling.describe_misfit(shapes, checkpoints.read_shapes(checkpoints.find_prefix(checkpoint)))
+    misfit = modeling.describe_mismatch(shapes, checkpoints.read_shapes(checkpoints.find_prefix(checkpoint)))
     if misfit:
         raise UserError(f"The checkpoint {checkpoint} does not fit its {huggingface.CONFIG_NAME}: {misfit}")
     hf_config = os.path.join(hf_dir, "config.json")

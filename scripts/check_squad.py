@@ -37,7 +37,7 @@ import tensorflow.compat.v1 as tf
 import tokenization
 from adapter_bert.common import errors, files, parallel
 from adapter_bert.evaluation import squad_metrics
-from adapter_bert.evaluation.answer_decoding import Answerer
+from adapter_bert.evaluation.answer_decoding import AnswerDecoder
 from adapter_bert.evaluation.answers import AnswerRules
 from adapter_bert.pipeline import records, spans
 from adapter_bert.tasks.squad import dataset as squad
@@ -128,7 +128,7 @@ def _around(gold: Gold, characters: int = 12) -> str:
 # ----------------------------------------------------------------------------------------------- what is lost
 
 
-def golds_of(dataset: Dataset, tokenizer: Any, lengths: spans.Lengths) -> Iterator[Gold]:
+def golds_of(dataset: Dataset, tokenizer: Any, lengths: spans.WindowConfig) -> Iterator[Gold]:
     """The questions in the order of the file."""
     for paragraph in dataset.paragraphs:
         document = spans.tokenize_document(paragraph.context, tokenizer)
@@ -170,7 +170,7 @@ def cause_of_loss(gold: Gold, rules: AnswerRules) -> str:
     return cause_of_text(gold) or ELSE
 
 
-def sure_rows(dataset: Dataset, tokenizer: Any, lengths: spans.Lengths) -> Iterator[Dict[str, Any]]:
+def sure_rows(dataset: Dataset, tokenizer: Any, lengths: spans.WindowConfig) -> Iterator[Dict[str, Any]]:
     """The predictions of a model that is sure of the right tokens: high logits there, 0 elsewhere."""
     number = 0
     for paragraph in dataset.paragraphs:
@@ -199,10 +199,15 @@ def report_texts(golds: Sequence[Gold], num_examples: int) -> None:
 
 
 def report_scores(
-    dataset: Dataset, golds: Sequence[Gold], tokenizer: Any, lengths: spans.Lengths, rules: AnswerRules, examples: int
+    dataset: Dataset,
+    golds: Sequence[Gold],
+    tokenizer: Any,
+    lengths: spans.WindowConfig,
+    rules: AnswerRules,
+    examples: int,
 ) -> None:
     """Prints what a model that is sure of the right tokens scores, and why it is not all."""
-    answerer = Answerer(dataset, tokenizer, lengths, rules)
+    answerer = AnswerDecoder(dataset, tokenizer, lengths, rules)
     rows = list(sure_rows(dataset, tokenizer, lengths))
     started = time.perf_counter()
     answers = answerer.answer(rows)
@@ -309,9 +314,9 @@ def tokenizer_of(args: argparse.Namespace) -> Any:
     return tokenization.create_tokenizer(args.vocab_file, args.spm_model_file, args.do_lower_case == "true")
 
 
-def lengths_of(args: argparse.Namespace) -> spans.Lengths:
+def lengths_of(args: argparse.Namespace) -> spans.WindowConfig:
     """How paragraphs are cut, checked."""
-    lengths = spans.Lengths(args.max_seq_length, args.doc_stride, args.max_query_length)
+    lengths = spans.WindowConfig(args.max_seq_length, args.doc_stride, args.max_query_length)
     lengths.check()
     return lengths
 
@@ -349,7 +354,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--vocab_file", help="WordPiece vocabulary")
     parser.add_argument("--spm_model_file", help="SentencePiece model, instead of a vocabulary")
     parser.add_argument("--do_lower_case", choices=("true", "false"), default="true", help="default: %(default)s")
-    defaults = spans.Lengths()
+    defaults = spans.WindowConfig()
     for name in ("max_seq_length", "doc_stride", "max_query_length"):
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name), help="default: %(default)s")
     parser.add_argument(
@@ -380,7 +385,7 @@ def main() -> None:
     """Options -> tables."""
     args = make_parser().parse_args()
     tf.logging.set_verbosity(tf.logging.ERROR)
-    with files.reported():
+    with files.user_errors():
         if args.measure:
             print(json.dumps(measure(args, args.measure)))
         else:

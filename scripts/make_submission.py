@@ -235,7 +235,7 @@ def make_submission(folders: Sequence[str], output: str, allow_missing: bool = F
     """
     if not folders:
         raise errors.UserError("No run is given; name the folders of the runs with --runs=FOLDER,FOLDER.")
-    with files.reported():
+    with files.user_errors():
         if tf.gfile.Exists(output) and not overwrite:
             raise errors.UserError(f"{output} is there already; give another --output, or --overwrite to replace it.")
         entries = collect(folders, allow_missing)

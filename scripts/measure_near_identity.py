@@ -71,7 +71,7 @@ def load_base(bert_dir: Optional[str]) -> Base:
     config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, huggingface.CONFIG_NAME))
     checkpoint = checkpoints.find_prefix(os.path.join(bert_dir, huggingface.CHECKPOINT_NAME))
     shapes = {row.google: row.shape for row in huggingface.tensor_table(config.to_dict())}
-    misfit = modeling.describe_misfit(shapes, checkpoints.read_shapes(checkpoint))
+    misfit = modeling.describe_mismatch(shapes, checkpoints.read_shapes(checkpoint))
     if misfit:
         raise UserError(f"The checkpoint {checkpoint} does not fit its {huggingface.CONFIG_NAME}: {misfit}")
     return Base(config, checkpoint, os.path.join(bert_dir, huggingface.VOCAB_NAME))

@@ -162,7 +162,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Options -> scores on stdout."""
     args = make_parser().parse_args(argv)
-    with files.reported():
+    with files.user_errors():
         scores = score(args)
         print(scores)
         if args.output:

@@ -94,7 +94,7 @@ def check_outputs(source: str, outputs: Sequence[str], overwrite: bool) -> None:
 def split(args: argparse.Namespace) -> None:
     """Writes the two files, or none."""
     outputs = (args.train_out, args.dev_out)
-    with files.reported():
+    with files.user_errors():
         check_outputs(args.file, outputs, args.overwrite)
     content = squad_files.load(args.file)
     squad_files.parse(content, args.file)

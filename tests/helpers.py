@@ -202,8 +202,14 @@ def damage(path: str, how: str) -> None:
         file.write(changed[how])
 
 
+def assert_mentions(message: str, *facts: object) -> None:
+    """Check that an error message or a log line contains these facts: flags, paths, names, numbers."""
+    missing = [fact for fact in facts if str(fact) not in message]
+    assert facts and not missing, f"{missing} not in: {message}"
+
+
 def message_of(function, *args, **kwargs) -> str:
-    """The one sentence that a call fails with."""
+    """Return the message of the `UserError` that a call raises."""
     with pytest.raises(errors.UserError) as caught:
         function(*args, **kwargs)
     message = str(caught.value)

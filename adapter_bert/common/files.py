@@ -15,7 +15,7 @@ from adapter_bert.common import errors
 
 
 @contextlib.contextmanager
-def reported() -> Iterator[None]:
+def user_errors() -> Iterator[None]:
     """Turns what the file system refuses (no rights, no space, unknown scheme) into a `UserError`."""
     try:
         yield
@@ -37,7 +37,7 @@ def read_json(path: str) -> Dict[str, Any]:
     Raises:
       errors.UserError: it is damaged.
     """
-    with reported(), tf.gfile.GFile(path, "rb") as reader:
+    with user_errors(), tf.gfile.GFile(path, "rb") as reader:
         data = reader.read()
     try:
         content = json.loads(data.decode("utf-8"))
@@ -81,7 +81,7 @@ def writable_folder(*candidates: str) -> str:
 
 def size(path: str) -> int:
     """Bytes of a file."""
-    with reported():
+    with user_errors():
         return tf.gfile.Stat(path).length
 
 
@@ -93,7 +93,7 @@ def write_text(path: str, text: str) -> None:
 def write_bytes(path: str, data: bytes) -> None:
     """Writes a file under a temporary name and renames it, over an older one if there is one."""
     partial = f"{path}.{uuid.uuid4().hex[:8]}.partial"
-    with reported():
+    with user_errors():
         try:
             with tf.gfile.GFile(partial, "wb") as writer:
                 writer.write(data)

@@ -67,10 +67,10 @@ def map_in_order(
         for _ in range(min(processes, len(first))):
             workers.append(_Worker(function, [worker.connection for worker in workers]))
         # In turn, so that the order is known, and each has a line of its own: it shares nothing that it could block.
-        gifts = zip(itertools.chain(first, items), itertools.cycle(workers))
+        assignments = zip(itertools.chain(first, items), itertools.cycle(workers))
 
         def give(count: int) -> None:
-            for item, worker in itertools.islice(gifts, count):
+            for item, worker in itertools.islice(assignments, count):
                 worker.give(item)
                 pending.append(worker)
 

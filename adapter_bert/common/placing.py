@@ -39,7 +39,7 @@ def write_synced(path: str, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def move_new(temporary: str, final: str) -> None:
+def rename_noreplace(temporary: str, final: str) -> None:
     """Gives a complete file its name. The temporary name may stay as a second one, for the caller to remove.
 
     Raises:

@@ -21,10 +21,10 @@ from adapter_bert.tasks.squad.dataset import Dataset
 Answers = Mapping[str, Answer]
 
 
-class Answerer:
+class AnswerDecoder:
     """Answers the questions of a file from a model's predictions, and scores the answers."""
 
-    def __init__(self, dataset: Dataset, tokenizer: Any, lengths: spans.Lengths, rules: AnswerRules) -> None:
+    def __init__(self, dataset: Dataset, tokenizer: Any, lengths: spans.WindowConfig, rules: AnswerRules) -> None:
         """Takes the parts.
 
         Args:
@@ -88,7 +88,7 @@ class Answerer:
         metrics = {name: scores.pop(name) for name in ("best_f1", "best_f1_thresh", "f1", "exact")}
         return Scores(metrics, loss, collapsed, scores)
 
-    def score_of_silence(self) -> Dict[str, float]:
+    def no_answer_score(self) -> Dict[str, float]:
         """What answering nothing would score."""
         golds = self._dataset.golds()
         nothing = dict.fromkeys(golds, "")

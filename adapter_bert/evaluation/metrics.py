@@ -16,7 +16,7 @@ ONE_NUMBER = 1e-6
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
-def _are_one(values: np.ndarray, tolerance: float = 0.0) -> bool:
+def _is_constant(values: np.ndarray, tolerance: float = 0.0) -> bool:
     return bool(np.ptp(values) <= tolerance * np.abs(values).max())
 
 
@@ -33,7 +33,7 @@ def _correlation(name: str) -> Metric:
     def metric(labels: np.ndarray, numbers: np.ndarray) -> float:
         from scipy import stats
 
-        if not _are_finite(numbers) or _are_one(numbers, ONE_NUMBER) or _are_one(labels):
+        if not _are_finite(numbers) or _is_constant(numbers, ONE_NUMBER) or _is_constant(labels):
             return 0.0
         return getattr(stats, name)(labels.astype(np.float64), numbers.astype(np.float64))[0]
 
@@ -58,7 +58,9 @@ _matthews = _by_sklearn("matthews_corrcoef")
 # Name -> function of (labels, predicted classes). F1 is that of class 1, as GLUE has it.
 CLASS_METRICS: Dict[str, Metric] = {
     "accuracy": _by_sklearn("accuracy_score"),
-    "matthews": lambda labels, classes: 0.0 if _are_one(labels) or _are_one(classes) else _matthews(labels, classes),
+    "matthews": lambda labels, classes: (
+        0.0 if _is_constant(labels) or _is_constant(classes) else _matthews(labels, classes)
+    ),
     "f1": lambda labels, classes: _f1(labels == 1, classes == 1),
     "macro_f1": _by_sklearn("f1_score", average="macro", zero_division=0),
 }
@@ -141,4 +143,4 @@ def is_collapsed(predictions: np.ndarray, labels: np.ndarray) -> bool:
     """Whether a model gives every example the same class or number, or no number at all, while the labels differ."""
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     tolerance = ONE_NUMBER if predictions.dtype.kind == "f" else 0.0
-    return not _are_one(labels) and (not _are_finite(predictions) or _are_one(predictions, tolerance))
+    return not _is_constant(labels) and (not _are_finite(predictions) or _is_constant(predictions, tolerance))

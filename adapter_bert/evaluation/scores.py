@@ -227,7 +227,7 @@ class Evaluator:
         return step in self.due_steps and self.history.at(step) is None
 
     @property
-    def is_over(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the scores have not improved for so long that the training is to stop."""
         if self._patience is None or self._best is None:
             return False
@@ -255,7 +255,7 @@ class Evaluator:
             self._best = self.history.at(step)
         tf.logging.info("Dev set at step %d: %s%s", step, scores, "  (best so far)" if is_best else "")
         self._summarise(step, scores)
-        if self.is_over:
+        if self.should_stop:
             tf.logging.info(
                 "Stopping early: %s has not risen above %.4f (step %d) in %d evaluations.",
                 primary,

@@ -46,7 +46,7 @@ def accumulate(
     split = _split(features, parts)
 
     def part_loss(part: Union[int, tf.Tensor]) -> tf.Tensor:
-        with modeling.repetition(part):
+        with modeling.dropout_stream(part):
             return loss_of({name: values[part] for name, values in split.items()})
 
     first = part_loss(0)

@@ -18,7 +18,7 @@ from adapter_bert.model.heads import HeadOutput
 Features = Dict[str, tf.Tensor]
 
 
-def in_halves(build: Callable[[Features], HeadOutput], features: Features) -> HeadOutput:
+def run_in_two(build: Callable[[Features], HeadOutput], features: Features) -> HeadOutput:
     """What `build` returns for a batch, from one network for each half of its examples.
 
     Args:
@@ -31,9 +31,9 @@ def in_halves(build: Callable[[Features], HeadOutput], features: Features) -> He
     middle = size // 2
     # The only example of a batch is in both halves then: a network cannot be run for none.
     end = middle if isinstance(size, int) else tf.maximum(middle, 1)
-    with modeling.repetition(0):
+    with modeling.dropout_stream(0):
         first = build({name: values[:end] for name, values in features.items()})
-    with modeling.repetition(1), tf.variable_scope(tf.get_variable_scope(), reuse=True):
+    with modeling.dropout_stream(1), tf.variable_scope(tf.get_variable_scope(), reuse=True):
         second = build({name: values[middle:] for name, values in features.items()})
     joined = {}
     for field in dataclasses.fields(HeadOutput):

@@ -75,7 +75,7 @@ def span_files(
     folder: str,
     name: str,
     dataset: squad.Dataset,
-    lengths: spans.Lengths,
+    lengths: spans.WindowConfig,
     tokenizer: Any,
     tokenizer_key: str,
     pad_to: int = 1,

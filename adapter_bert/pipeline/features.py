@@ -16,7 +16,7 @@ from adapter_bert.tasks.task import InputExample
 LOGGED_EXAMPLES = 1
 
 # Examples that a process takes at a time: some 10 ms of work, and little memory.
-EXAMPLES_A_CHUNK = 500
+EXAMPLES_PER_CHUNK = 500
 # Fewer are made sooner than processes have started.
 EXAMPLES_FOR_PROCESSES = 10000
 
@@ -240,7 +240,7 @@ def iterate_records(
         first = list(itertools.islice(examples, EXAMPLES_FOR_PROCESSES))
         processes = 1 if len(first) < EXAMPLES_FOR_PROCESSES else parallel.num_processes()
         examples = itertools.chain(first, examples)
-    for made in parallel.map_in_order(make, parallel.chunks(examples, EXAMPLES_A_CHUNK), processes):
+    for made in parallel.map_in_order(make, parallel.chunks(examples, EXAMPLES_PER_CHUNK), processes):
         yield from made
 
 

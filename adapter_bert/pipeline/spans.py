@@ -12,7 +12,7 @@ import numpy as np
 
 from adapter_bert.common import parallel
 from adapter_bert.pipeline import writing
-from adapter_bert.pipeline.windows import Lengths
+from adapter_bert.pipeline.windows import WindowConfig
 from adapter_bert.tasks.squad.dataset import Answer, Paragraph
 
 # Paragraphs that a process takes at a time: some five questions each, a millisecond or two a question.
@@ -92,7 +92,7 @@ def tokenize_document(context: str, tokenizer: Any) -> Document:
     return Document(tokenizer.convert_tokens_to_ids(tokens), spans[:, 0], spans[:, 1])
 
 
-def tokenize_query(text: str, tokenizer: Any, lengths: Lengths) -> List[int]:
+def tokenize_query(text: str, tokenizer: Any, lengths: WindowConfig) -> List[int]:
     """The ids of a question, cut to the greatest length."""
     return tokenizer.token_ids(text)[: lengths.max_query_length]
 
@@ -126,9 +126,9 @@ def max_context_windows(num_tokens: int, spans: Sequence[Tuple[int, int]]) -> np
     return chosen
 
 
-def make_windows(document: Document, query_length: int, lengths: Lengths) -> List[Window]:
+def make_windows(document: Document, query_length: int, lengths: WindowConfig) -> List[Window]:
     """The windows of a paragraph beside a question; none of a paragraph without a token."""
-    spans = cut(len(document.ids), lengths.room(query_length), lengths.doc_stride)
+    spans = cut(len(document.ids), lengths.context_length(query_length), lengths.doc_stride)
     chosen = max_context_windows(len(document.ids), spans)
     return [
         Window(
@@ -143,7 +143,7 @@ def make_windows(document: Document, query_length: int, lengths: Lengths) -> Lis
 
 
 def paragraph_features(
-    paragraph: Paragraph, first_question: int, tokenizer: Any, lengths: Lengths
+    paragraph: Paragraph, first_question: int, tokenizer: Any, lengths: WindowConfig
 ) -> Iterator[SpanFeatures]:
     """Features of the windows of all questions on a paragraph.
 
@@ -183,7 +183,7 @@ def filler() -> SpanFeatures:
 def iterate_records(
     paragraphs: Iterable[Paragraph],
     tokenizer: Any,
-    lengths: Lengths,
+    lengths: WindowConfig,
     pad_to: int = 1,
     processes: Optional[int] = None,
 ) -> Iterator[bytes]:
@@ -218,7 +218,7 @@ def iterate_records(
         yield writing.serialize(filler())
 
 
-def all_windows(paragraphs: Iterable[Paragraph], tokenizer: Any, lengths: Lengths) -> Iterator[List[Window]]:
+def all_windows(paragraphs: Iterable[Paragraph], tokenizer: Any, lengths: WindowConfig) -> Iterator[List[Window]]:
     """The windows of each question, in the order of the file: where predictions are turned into answers."""
     for paragraph in paragraphs:
         document = tokenize_document(paragraph.context, tokenizer)

@@ -8,7 +8,7 @@ from adapter_bert.common import errors
 
 
 @dataclasses.dataclass(frozen=True)
-class Lengths:
+class WindowConfig:
     """How paragraphs are cut, in tokens.
 
     Attributes:
@@ -23,7 +23,7 @@ class Lengths:
 
     def check(self) -> None:
         """Raises `errors.UserError` where tokens of a paragraph would fall between two windows."""
-        room = self.room(self.max_query_length)
+        room = self.context_length(self.max_query_length)
         lengths = f"--max_seq_length={self.max_seq_length} and --max_query_length={self.max_query_length}"
         if room < 1:
             raise errors.UserError(
@@ -36,6 +36,6 @@ class Lengths:
                 f"paragraph, and windows must overlap. Take a --doc_stride below {room}, or a longer --max_seq_length."
             )
 
-    def room(self, query_length: int) -> int:
+    def context_length(self, query_length: int) -> int:
         """Tokens of the paragraph beside a question of so many tokens."""
         return self.max_seq_length - query_length - 3

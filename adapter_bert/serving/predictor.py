@@ -23,7 +23,7 @@ from adapter_bert.devices import compat
 from adapter_bert.model import fused_ops, parameters
 from adapter_bert.pipeline.features import Encoder
 from adapter_bert.tasks.task import InputExample
-from adapter_bert.training.model_fn import InitialValues
+from adapter_bert.training.model_fn import WeightAssigner
 from adapter_bert.weights import checkpoints, loading, packs, record
 from adapter_bert.weights.exchange import huggingface
 
@@ -83,7 +83,7 @@ class Predictor:
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
             raise errors.UserError(f"threads must be a whole number from 0 on, found {threads!r}.")
         path = packs.find(adapter_pack)
-        with files.reported():
+        with files.user_errors():
             source, head = _choose(init_checkpoint, path, bert_config_file)
             self.config = source.pack.config
             self.max_seq_length = self.config.max_seq_length if max_seq_length is None else max_seq_length
@@ -108,7 +108,7 @@ class Predictor:
             `init_checkpoint` where the base was moved.
         """
         if "init_checkpoint" not in changes:
-            with files.reported():
+            with files.user_errors():
                 changes["init_checkpoint"] = record.read(output_dir).get("init_checkpoint")
         if not changes["init_checkpoint"]:
             raise errors.UserError(
@@ -280,7 +280,7 @@ def _build(source: loading.Source, head: Any) -> Tuple[tf.Session, Callable[...,
                 config.bert_config, False, *inputs, scope="bert", adapter_fn=config.adapter_config
             )
             output = head.build(model, labels, is_training=False)
-        values = InitialValues(source.parts)
+        values = WeightAssigner(source.parts)
         values.scaffold()
         graph.finalize()
         session = tf.Session(graph=graph, config=compat.serving_config())

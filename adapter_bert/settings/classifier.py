@@ -75,25 +75,25 @@ class ClassifierSettings(Settings):
     split_seed: int = setting(1, "Own data: seed of that split; the same for all runs of a sweep.", TRAINING)
 
     @property
-    def has_own_data(self) -> bool:
+    def has_custom_data(self) -> bool:
         """Whether files are named one by one, and not by a folder in a known layout."""
         return bool(self.train_file or self.dev_file or self.test_file)
 
     @property
-    def own_data(self) -> own.OwnData:
+    def custom_data(self) -> own.CustomData:
         """The flags that describe own data."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(own.OwnData)}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(own.CustomData)}
         values["labels"] = label_flags.parse_list(self.labels) if self.labels else None
         values["label_map"] = label_flags.parse_map(self.label_map) if self.label_map else {}
-        return own.OwnData(**values)
+        return own.CustomData(**values)
 
     def check(self) -> None:
         """Raises `errors.UserError` for what is wrong by itself, without looking at a file."""
         super().check()
         if self.primary_metric and self.primary_metric not in metrics.METRICS:
             raise errors.unknown("metric", self.primary_metric, metrics.METRICS)
-        if self.has_own_data:
-            self.own_data  # noqa: B018  (its constructor checks the values)
+        if self.has_custom_data:
+            self.custom_data  # noqa: B018  (its constructor checks the values)
         elif self.data_dir:
             self.known_task()
         else:

@@ -387,7 +387,7 @@ def define_flags(settings_class: Type[Settings], values: flags.FlagValues = flag
         _DEFINE[kind](field.name, field.default, field.metadata["help"], flag_values=values)
 
 
-def refuse_words(argv: Sequence[str]) -> None:
+def reject_positional_args(argv: Sequence[str]) -> None:
     """Refuses words of a command line that belong to no flag."""
     # `--do_train true` is read as a flag and a word of its own; the original scripts let that pass.
     surplus = [word for word in argv[1:] if word.lower() != "true"]
@@ -419,7 +419,7 @@ def check_command_line(settings_class: Type[Settings], values: flags.FlagValues,
 
 @errors.exits_on_user_error
 def _check_values(argv: Sequence[str], settings_class: Type[Settings], values: flags.FlagValues) -> None:
-    refuse_words(argv)
+    reject_positional_args(argv)
     settings = from_flags(settings_class, values)
     settings.check()
     settings.check_paths()

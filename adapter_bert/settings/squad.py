@@ -9,7 +9,7 @@ from typing import Dict, Optional
 
 from adapter_bert.common import errors
 from adapter_bert.evaluation.answers import N_BEST, NULL_ODDS, PREDICTIONS, AnswerRules
-from adapter_bert.pipeline.windows import Lengths
+from adapter_bert.pipeline.windows import WindowConfig
 from adapter_bert.settings.common import TRAINING, Settings, setting
 
 
@@ -52,9 +52,9 @@ class SquadSettings(Settings):
     )
 
     @property
-    def lengths(self) -> Lengths:
+    def lengths(self) -> WindowConfig:
         """How paragraphs are cut."""
-        return Lengths(self.max_seq_length, self.doc_stride, self.max_query_length)
+        return WindowConfig(self.max_seq_length, self.doc_stride, self.max_query_length)
 
     @property
     def rules(self) -> AnswerRules:

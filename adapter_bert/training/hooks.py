@@ -209,7 +209,7 @@ class EvaluationHook(_StepHook):
             # First a checkpoint: a run that is killed goes on from its last scores.
             prefix = self._checkpoint_hook.save(run_context.session)
             self._evaluator.evaluate(self.step, self._predict(run_context.session), prefix)
-        if self._evaluator.is_over:
+        if self._evaluator.should_stop:
             run_context.request_stop()
 
     def _predict(self, session: tf.Session) -> List[Row]:

@@ -56,7 +56,7 @@ class TrainingTensors:
     saver: Optional[tf.train.Saver] = None
 
 
-class InitialValues:
+class WeightAssigner:
     """Gives the variables of the default graph their initial values, when a session begins."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -155,7 +155,7 @@ def build_model_fn(
 
     def forward(features: Features, is_training: bool) -> HeadOutput:
         build = functools.partial(network, is_training=is_training)
-        return batch_splitting.in_halves(build, features) if divided else build(features)
+        return batch_splitting.run_in_two(build, features) if divided else build(features)
 
     def train(features: Features) -> Tuple[tf.Tensor, tf.Operation]:
         loss, grads, variables = accumulation.accumulate(
@@ -179,10 +179,10 @@ def build_model_fn(
             output = forward(features, is_training=False)
         return TrainingTensors(loss, rate, width, batches.initializer, head.predictions(output, features), saver)
 
-    def initial_values() -> InitialValues:
-        return InitialValues(source.parts if source else _by_name(init_checkpoint))
+    def initial_values() -> WeightAssigner:
+        return WeightAssigner(source.parts if source else _by_name(init_checkpoint))
 
-    def make_saver(values: InitialValues) -> Optional[tf.train.Saver]:
+    def make_saver(values: WeightAssigner) -> Optional[tf.train.Saver]:
         if checkpoint_kind is None:
             return None
         if checkpoint_kind == "whole":

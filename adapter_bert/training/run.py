@@ -27,7 +27,7 @@ from adapter_bert.settings.common import Settings
 from adapter_bert.training import hooks
 from adapter_bert.training.model_fn import Schedule, TrainingTensors, build_model_fn
 from adapter_bert.weights import checkpoints, fingerprints, loading, packs, record
-from adapter_bert.weights.best_pack import PackKeeper
+from adapter_bert.weights.best_pack import BestPack
 from adapter_bert.weights.record import RunRecord
 
 
@@ -244,7 +244,7 @@ class Run:
         if evaluator:
             # Killed between a checkpoint and its scores.
             self._evaluate_newest(evaluator, dev, start)
-        if evaluator and evaluator.is_over:
+        if evaluator and evaluator.should_stop:
             tf.logging.info("Training stopped early at step %d before; nothing is left to do.", start)
             return
         tf.logging.info(
@@ -280,9 +280,9 @@ class Run:
         )
 
     @property
-    def _keeper(self) -> PackKeeper:
+    def _keeper(self) -> BestPack:
         """What keeps the run's pack."""
-        return PackKeeper(self.settings, self.record, self.config, self.head.kind, self._tokenizer_facts, self.trained)
+        return BestPack(self.settings, self.record, self.config, self.head.kind, self._tokenizer_facts, self.trained)
 
     def note_scores(self, scores: evaluation.Scores) -> None:
         """Adds scores to the pack of a training that was not scored along the way."""
@@ -329,7 +329,7 @@ class Run:
             tf.summary.FileWriterCache.get(settings.output_dir)
         estimator = self._estimator(self._init, training_hooks=make_hooks, dev_data=dev_data)
         # A TPU's loop has no hook that would see the request: there signals act at once.
-        with self._failures_told(watching), interrupts.deferred(not settings.use_tpu) as stop:
+        with self._translate_failures(watching), interrupts.deferred(not settings.use_tpu) as stop:
             estimator.train(input_fn=input_fn, max_steps=step)
         if watching and watching[-1].mean_width and not settings.pads_all:
             width = watching[-1].mean_width
@@ -341,7 +341,7 @@ class Run:
             )
 
     @contextlib.contextmanager
-    def _failures_told(self, watching: Sequence[hooks.ProgressHook]) -> Iterator[None]:
+    def _translate_failures(self, watching: Sequence[hooks.ProgressHook]) -> Iterator[None]:
         """Turns what can go wrong in a training into a `UserError`, and closes the progress shown by these hooks."""
         settings = self.settings
         try:
@@ -379,7 +379,7 @@ class Run:
             self._train_to(step, record_files, history)
             if evaluator:
                 self._evaluate_newest(evaluator, dev, step)
-                if evaluator.is_over:
+                if evaluator.should_stop:
                     return
 
     def predict(self, record_files: Files, batch_size: int) -> Iterator[Dict[str, np.ndarray]]:

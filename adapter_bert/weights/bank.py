@@ -263,7 +263,7 @@ class Bank:
                 if replace:
                     os.replace(temporary, final)
                 else:
-                    placing.move_new(temporary, final)
+                    placing.rename_noreplace(temporary, final)
             except FileExistsError:
                 raise errors.UserError(
                     f"There is a pack '{name}' in the bank {self.folder} already: use another name, or --replace."
@@ -365,7 +365,7 @@ def _local(folder: str) -> str:
 def _reported(path: str) -> Iterator[None]:
     """Turns what the operating system refuses into a `UserError`."""
     try:
-        with files.reported():
+        with files.user_errors():
             yield
     except OSError as error:
         raise errors.UserError(f"{path}: {error.strerror or error} ({error.filename}).") from None

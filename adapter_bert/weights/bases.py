@@ -107,7 +107,7 @@ class Base:
         return {name: fingerprints.of_tensor(tensor) for name, tensor in self._each_tensor()}
 
     def _each_tensor(self) -> Iterator[Tuple[str, np.ndarray]]:
-        misfit = modeling.describe_misfit(self.shapes(), checkpoints.read_shapes(self.checkpoint))
+        misfit = modeling.describe_mismatch(self.shapes(), checkpoints.read_shapes(self.checkpoint))
         if misfit:
             raise errors.UserError(f"The checkpoint {self.checkpoint} does not fit {self.config_file}: {misfit}")
         return checkpoints.each_tensor(self.checkpoint, list(self.shapes()))

@@ -17,7 +17,7 @@ from adapter_bert.weights.record import RunRecord
 
 
 @dataclasses.dataclass(frozen=True)
-class PackKeeper:
+class BestPack:
     """Turns checkpoints of a run into its pack.
 
     Attributes:

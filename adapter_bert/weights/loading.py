@@ -223,7 +223,7 @@ def choose_source(
     where = f"The {top.kind} {top.path}"
     if top.pack and config:
         packs.check_architecture(top.pack, top.path, config.to_dict(), "this model")
-    misfit = modeling.describe_misfit(base, found)
+    misfit = modeling.describe_mismatch(base, found)
     if misfit:
         raise errors.UserError(f"{where} does not fit this model: {misfit}")
     _check_adapters(where, adapters, found)
@@ -231,7 +231,7 @@ def choose_source(
     if depth_found > depth:
         tf.logging.warning("%s has %d encoder layers; only the lowest %d are used.", layers[0].path, depth_found, depth)
 
-    head_misfit = modeling.describe_misfit(head, found)
+    head_misfit = modeling.describe_mismatch(head, found)
     if top.pack and top.pack.config.head != head_kind:
         head_misfit = f"its type is {top.pack.config.head}, this task's is {head_kind}."
     has_head = any(name in found for name in head) or bool(top.pack)
@@ -299,7 +299,7 @@ def _check_adapters(where: str, adapters: parameters.Shapes, found: parameters.S
             f"{where} holds adapters that this model does not have ({len(surplus)} variables, e.g. {surplus[0]}): use "
             "the --tuning_mode, --adapter_layers and --adapter_placement that it was trained with."
         )
-    misfit = modeling.describe_misfit(adapters, found)
+    misfit = modeling.describe_mismatch(adapters, found)
     if misfit and in_files:
         raise errors.UserError(
             f"{where} holds other adapters than this model: {misfit} Use the --adapter_size, --adapter_layers and "
@@ -365,7 +365,7 @@ class OwnRun:
         return {name: self.shapes[name] for name in self.trained}
 
     def _check_fits(self, layer: Layer, expected: parameters.Shapes) -> None:
-        misfit = modeling.describe_misfit(expected, layer.shapes)
+        misfit = modeling.describe_mismatch(expected, layer.shapes)
         if misfit:
             raise errors.UserError(
                 f"The output folder {self.output_dir} holds a run of another model ({layer.path}): {misfit} Use "
@@ -391,8 +391,8 @@ class OwnRun:
                     f"The training cannot go on from {layer.path}: {prefix}.*, with the state of its optimizer, is "
                     "missing. Put it back, or use another --output_dir."
                 )
-        misfit = modeling.describe_misfit(slots, checkpoints.read_shapes(prefix)) or (
-            modeling.describe_misfit({"global_step": ()}, layer.shapes)
+        misfit = modeling.describe_mismatch(slots, checkpoints.read_shapes(prefix)) or (
+            modeling.describe_mismatch({"global_step": ()}, layer.shapes)
         )
         if misfit:
             raise errors.UserError(f"The training cannot go on from {prefix}: {misfit} Use another --output_dir.")

@@ -286,7 +286,7 @@ def _read_bytes(path: str) -> bytes:
 def _refusals(path: str):
     if not tf.gfile.Exists(path):
         raise errors.UserError(f"There is no adapter pack {path}.")
-    return files.reported()
+    return files.user_errors()
 
 
 def _damaged(path: str, why: str) -> errors.UserError:
@@ -363,7 +363,7 @@ def check(pack: Pack, where: str) -> None:
     except (errors.UserError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise errors.UserError(f"{where} has an impossible {METADATA_KEY}: {errors.reason(error)}.") from None
     found = pack.shapes()
-    misfit = modeling.describe_misfit(expected, found)
+    misfit = modeling.describe_mismatch(expected, found)
     if misfit:
         raise errors.UserError(f"{where} does not hold what its {METADATA_KEY} asks for: {misfit}")
     surplus = sorted(set(found) - set(expected))

@@ -38,7 +38,7 @@ class RunRecord:
           errors.UserError: the folder holds another run.
         """
         self._settings = settings
-        self._noted = find_noted(settings)
+        self._noted = recorded_settings(settings)
         self._check(facts)
         self.facts: Dict[str, Any] = dict(self._noted.get("facts", {}), **facts)
         drawn = random.SystemRandom().randrange(2**31)
@@ -117,7 +117,7 @@ def _is_scored(folder: str) -> bool:
     return tf.gfile.Exists(os.path.join(folder, packs.FILE_NAME)) and bool(History(folder).evaluations)
 
 
-def find_noted(settings: Settings) -> Dict[str, Any]:
+def recorded_settings(settings: Settings) -> Dict[str, Any]:
     """What is noted about the run that is continued or evaluated; empty where there is none.
 
     A folder whose run has not come to a checkpoint holds nothing that could be continued. What is evaluated in a new

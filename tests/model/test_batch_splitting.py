@@ -46,7 +46,7 @@ def outputs(head, batch: dict, divided: bool, static: bool = True, mode: str = "
     with tf.Graph().as_default(), tf.Session() as session:
         shapes = {name: values.shape if static else [None] * values.ndim for name, values in batch.items()}
         places = {name: tf.placeholder(tf.int32, shape) for name, shape in shapes.items()}
-        output = batch_splitting.in_halves(build, places) if divided else build(places)
+        output = batch_splitting.run_in_two(build, places) if divided else build(places)
         variables = optimization.trainable_variables(mode)
         grads = zip(variables, tf.gradients(output.loss, variables))
         wanted = {variable.name: tf.convert_to_tensor(grad) for variable, grad in grads if grad is not None}
@@ -88,8 +88,8 @@ def test_halves_drop_other_values(repeated):
         return HeadOutput(None, None, features["input_ids"])
 
     def drop(number) -> np.ndarray:
-        with modeling.repetition(number):
-            batch_splitting.in_halves(build, {"input_ids": tf.zeros([4, 5], tf.int32)})
+        with modeling.dropout_stream(number):
+            batch_splitting.run_in_two(build, {"input_ids": tf.zeros([4, 5], tf.int32)})
         return np.concatenate(session.run(built[-2:]))
 
     built: list = []

@@ -231,7 +231,7 @@ def test_records_are_as_long_as_their_sequences(tokenizer):
 @pytest.mark.parametrize("processes", [1, 2, None])
 def test_records_are_the_same_and_in_order_however_many_processes_make_them(tokenizer, monkeypatch, processes):
     expected = list(iterate_records(many(100), LABELS, 20, tokenizer, processes=1))
-    monkeypatch.setattr(features_module, "EXAMPLES_A_CHUNK", 7)
+    monkeypatch.setattr(features_module, "EXAMPLES_PER_CHUNK", 7)
     monkeypatch.setattr(features_module, "EXAMPLES_FOR_PROCESSES", 10)
     monkeypatch.setattr(parallel, "num_processes", lambda: 3)
     assert list(iterate_records(iter(many(100)), LABELS, 20, tokenizer, processes)) == expected

@@ -21,12 +21,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tokenization
-from adapter_bert.evaluation.answer_decoding import Answerer
+from adapter_bert.evaluation.answer_decoding import AnswerDecoder
 from adapter_bert.evaluation.answers import AnswerRules
 from adapter_bert.evaluation.scores import rows_of
 from adapter_bert.model.heads import SpanHead
 from adapter_bert.pipeline import feature_store, records, spans, writing
-from adapter_bert.pipeline.spans import Lengths
+from adapter_bert.pipeline.spans import WindowConfig
 from adapter_bert.tasks.squad import files as squad_files
 from adapter_bert.tasks.squad.dataset import Answer, Dataset, Paragraph, Question
 from scripts import check_squad
@@ -51,7 +51,7 @@ WORDS = [
 ]
 WORDS += ["日本", "$3.5bn", "a-a-a", "ca\xadfe", "ß"]
 SPACES = [" ", " ", " ", "  ", "\n", "\t", "\u202f", "\xa0"]
-SMALL = Lengths(max_seq_length=40, doc_stride=8, max_query_length=6)
+SMALL = WindowConfig(max_seq_length=40, doc_stride=8, max_query_length=6)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def made_up(seed: int, tokenizer=None, paragraphs: int = 6, unanswerable: float 
     return dataset_of(*made)
 
 
-def features_of(dataset: Dataset, tokenizer, lengths: Lengths) -> List[spans.SpanFeatures]:
+def features_of(dataset: Dataset, tokenizer, lengths: WindowConfig) -> List[spans.SpanFeatures]:
     made, number = [], 0
     for paragraph in dataset.paragraphs:
         made.extend(spans.paragraph_features(paragraph, number, tokenizer, lengths))
@@ -192,7 +192,7 @@ def test_windows_know_their_tokens_and_characters(tokenizer):
     context = "a b c d e f g h i j"
     document = spans.tokenize_document(context, tokenizer)
     # Beside a question of two tokens, five of the paragraph fit in.
-    windows = spans.make_windows(document, 2, Lengths(max_seq_length=10, doc_stride=3, max_query_length=3))
+    windows = spans.make_windows(document, 2, WindowConfig(max_seq_length=10, doc_stride=3, max_query_length=3))
     assert [window.begin for window in windows] == [0, 3, 6]
     assert [window.first for window in windows] == [4, 4, 4], "[CLS], two tokens, [SEP]"
     texts = ["".join(context[s:e] for s, e in zip(window.starts, window.ends)) for window in windows]
@@ -202,21 +202,21 @@ def test_windows_know_their_tokens_and_characters(tokenizer):
     assert shown_best == ["abcd", "efg", "hij"]
 
 
-@pytest.mark.parametrize("lengths", [Lengths(), Lengths(40, 32, 4), Lengths(8, 1, 3)])
+@pytest.mark.parametrize("lengths", [WindowConfig(), WindowConfig(40, 32, 4), WindowConfig(8, 1, 3)])
 def test_lengths_that_leave_room_pass(lengths):
     lengths.check()
 
 
 def test_lengths_without_room_for_the_paragraph_are_refused():
-    Lengths(max_seq_length=69, doc_stride=1).check()
-    message = message_of(Lengths(max_seq_length=66, doc_stride=1).check)
+    WindowConfig(max_seq_length=69, doc_stride=1).check()
+    message = message_of(WindowConfig(max_seq_length=66, doc_stride=1).check)
     assert "--max_seq_length=66 and --max_query_length=64 leave no room for the paragraph" in message
     assert "must be at least 68" in message
-    assert Lengths(max_seq_length=68).room(64) == 1
+    assert WindowConfig(max_seq_length=68).context_length(64) == 1
 
 
 def test_windows_that_would_not_overlap_are_refused():
-    lengths = Lengths(max_seq_length=128, doc_stride=61)
+    lengths = WindowConfig(max_seq_length=128, doc_stride=61)
     message = message_of(lengths.check)
     assert "--doc_stride=61 is too far" in message
     assert "leave 61 tokens of a window for the paragraph" in message
@@ -262,7 +262,7 @@ def original_span(words: Words, answer: Answer, tokenizer):
     return (places[0], places[0] + len(own) - 1) if places else (begin, end - 1)
 
 
-def original_features(context: str, question: Question, tokenizer, lengths: Lengths):
+def original_features(context: str, question: Question, tokenizer, lengths: WindowConfig):
     """(ids, mask, segments, positions) of each window."""
     words = words_of(context, tokenizer)
     query = tokenizer.tokenize(question.text)[: lengths.max_query_length]
@@ -287,14 +287,14 @@ def is_cut(context: str, answer: Answer) -> bool:
     return any(re.fullmatch(r"\w\w", context[max(at - 1, 0) : at + 1]) for at in borders)
 
 
-def padded(features: spans.SpanFeatures, lengths: Lengths):
+def padded(features: spans.SpanFeatures, lengths: WindowConfig):
     """Ids, mask and segments as Google's script has them: all of one length."""
     assert len(features.input_ids) == len(features.segment_ids)
     rows = (features.input_ids, [1] * len(features.input_ids), features.segment_ids)
     return [list(row) + [0] * (lengths.max_seq_length - len(row)) for row in rows]
 
 
-def questions_that_differ(dataset: Dataset, tokenizer, lengths: Lengths):
+def questions_that_differ(dataset: Dataset, tokenizer, lengths: WindowConfig):
     """(context, answer, own tokens first found elsewhere) where positions are not Google's; all else must be equal."""
     different = []
     made = itertools.groupby(features_of(dataset, tokenizer, lengths), key=lambda features: features.question_id)
@@ -320,14 +320,14 @@ def test_features_of_real_questions_are_googles(real, real_tokenizer):
     """
     questions = sample(real, 7)
     assert questions.num_questions == 1511
-    different = questions_that_differ(questions, real_tokenizer, Lengths())
+    different = questions_that_differ(questions, real_tokenizer, WindowConfig())
     assert [answer.text for _, answer in different] == ["gold", "Israel", "equality"]
     assert all(is_cut(context, answer) for context, answer in different)
 
 
 def test_features_of_real_questions_in_small_windows_are_googles(real, real_tokenizer):
     questions = sample(real, 40, first=20)
-    lengths = Lengths(max_seq_length=64, doc_stride=20, max_query_length=10)
+    lengths = WindowConfig(max_seq_length=64, doc_stride=20, max_query_length=10)
     assert len(features_of(questions, real_tokenizer, lengths)) > 6 * questions.num_questions
     assert [answer.text for _, answer in questions_that_differ(questions, real_tokenizer, lengths)] == []
 
@@ -364,7 +364,7 @@ def test_an_annotation_of_any_characters_gets_all_tokens_that_it_touches(tokeniz
                 assert touched == list(range(first, last + 1))
 
 
-def huggingface_features(library, question: Question, context: str, lengths: Lengths):
+def huggingface_features(library, question: Question, context: str, lengths: WindowConfig):
     answer = question.found
     example = library.SquadExample(question.id, question.text, context, answer.text, answer.start, "title")
     return library.squad_convert_example_to_features(
@@ -372,7 +372,7 @@ def huggingface_features(library, question: Question, context: str, lengths: Len
     )
 
 
-@pytest.mark.parametrize("lengths", [Lengths(), Lengths(96, 24, 12)])
+@pytest.mark.parametrize("lengths", [WindowConfig(), WindowConfig(96, 24, 12)])
 def test_features_are_those_of_transformers(real, real_tokenizer, lengths):
     """Which takes Google's way to the answer: `gold` in `"golden` is the difference that the test above explains."""
     library = pytest.importorskip("transformers.data.processors.squad")
@@ -404,7 +404,7 @@ def test_features_are_those_of_transformers(real, real_tokenizer, lengths):
 # -------------------------------------------------------------------------------------------------- positions
 
 
-def positions(paragraph: Paragraph, tokenizer, lengths: Lengths = SMALL):
+def positions(paragraph: Paragraph, tokenizer, lengths: WindowConfig = SMALL):
     made = spans.paragraph_features(paragraph, 0, tokenizer, lengths)
     return [(features.start_position, features.end_position) for features in made]
 
@@ -425,7 +425,7 @@ def test_a_question_without_an_answer_points_to_the_first_token(tokenizer):
 
 def test_an_answer_must_be_in_the_window_whole(tokenizer):
     # Windows of four tokens: abcd, cdef, efgh.
-    lengths = Lengths(max_seq_length=9, doc_stride=2, max_query_length=2)
+    lengths = WindowConfig(max_seq_length=9, doc_stride=2, max_query_length=2)
     context = "a b c d e f g h"
     assert positions(asked(context, "c d"), tokenizer, lengths) == [(6, 7), (4, 5), (0, 0)]
     assert positions(asked(context, "d e"), tokenizer, lengths) == [(0, 0), (5, 6), (0, 0)]
@@ -467,7 +467,7 @@ def test_what_no_token_stands_for_is_not_found(tokenizer):
 
 
 def test_a_long_question_is_cut(tokenizer):
-    lengths = Lengths(max_seq_length=12, doc_stride=1, max_query_length=3)
+    lengths = WindowConfig(max_seq_length=12, doc_stride=1, max_query_length=3)
     [features] = spans.paragraph_features(asked("y z", "z", text="a b c d e f"), 0, tokenizer, lengths)
     tokens = tokenizer.convert_ids_to_tokens(features.input_ids)
     assert tokens == ["[CLS]", "a", "b", "c", "[SEP]", "y", "z", "[SEP]"]
@@ -638,7 +638,7 @@ def test_a_kill_in_the_middle_leaves_nothing_that_is_taken_for_whole(make, token
 # ------------------------------------------------------------------------- from the right positions to the answers
 
 
-def rows_for(dataset: Dataset, tokenizer, lengths: Lengths, logits_of):
+def rows_for(dataset: Dataset, tokenizer, lengths: WindowConfig, logits_of):
     """What a network would predict that gives each window these logits."""
     return [
         {
@@ -658,9 +658,9 @@ def oracle(features: spans.SpanFeatures) -> np.ndarray:
     return logits
 
 
-def check_oracle(dataset: Dataset, tokenizer, lengths: Lengths, version_2: bool = False):
+def check_oracle(dataset: Dataset, tokenizer, lengths: WindowConfig, version_2: bool = False):
     """Scores of the right positions; every answer must be the annotated text, to the last character."""
-    answerer = Answerer(dataset, tokenizer, lengths, AnswerRules(version_2=version_2))
+    answerer = AnswerDecoder(dataset, tokenizer, lengths, AnswerRules(version_2=version_2))
     rows = rows_for(dataset, tokenizer, lengths, oracle)
     answers = answerer.answer(rows)
     assert {name: answer.text for name, answer in answers.items()} == {
@@ -692,8 +692,8 @@ def test_right_positions_give_right_answers_with_sentence_pieces(sentencepiece):
 
 def test_right_positions_give_the_right_answers_to_real_questions(real, real_tokenizer):
     """99.43 of 100: what is missing are answers of over 30 tokens, and annotations that end inside a word."""
-    answerer = Answerer(real, real_tokenizer, Lengths(), AnswerRules())
-    scores = answerer.score(rows_for(real, real_tokenizer, Lengths(), oracle))
+    answerer = AnswerDecoder(real, real_tokenizer, WindowConfig(), AnswerRules())
+    scores = answerer.score(rows_for(real, real_tokenizer, WindowConfig(), oracle))
     assert round(scores.metrics["exact_match"], 2) == 99.43
     assert round(scores.metrics["f1"], 2) == 99.50
 
@@ -702,15 +702,15 @@ def test_right_positions_in_sentence_pieces_give_the_right_answers_to_real_quest
     pytest.importorskip("sentencepiece")
     tokenizer = tokenization.SentencePieceTokenizer(needed(SHARED_SPM))
     questions = sample(real, 20)
-    answerer = Answerer(questions, tokenizer, Lengths(), AnswerRules())
-    scores = answerer.score(rows_for(questions, tokenizer, Lengths(), oracle))
+    answerer = AnswerDecoder(questions, tokenizer, WindowConfig(), AnswerRules())
+    scores = answerer.score(rows_for(questions, tokenizer, WindowConfig(), oracle))
     assert scores.metrics["exact_match"] >= 97.0
 
 
 def test_right_positions_score_real_unanswerable_questions(real_tokenizer):
     questions = sample(squad_files.read(needed(SQUAD_V2)), 6)
-    answerer = Answerer(questions, real_tokenizer, Lengths(), AnswerRules(version_2=True))
-    scores = answerer.score(rows_for(questions, real_tokenizer, Lengths(), oracle))
+    answerer = AnswerDecoder(questions, real_tokenizer, WindowConfig(), AnswerRules(version_2=True))
+    scores = answerer.score(rows_for(questions, real_tokenizer, WindowConfig(), oracle))
     assert scores.metrics["exact"] >= 97.0
     assert scores.details["NoAns_exact"] == 100.0
 
@@ -730,7 +730,7 @@ def test_a_paragraph_with_nothing_to_see_has_no_window_and_no_answer(tokenizer, 
     )
     rows = rows_for(dataset, tokenizer, SMALL, oracle)
     assert [int(row["question_ids"]) for row in rows] == [0, 3], "questions keep their numbers"
-    answerer = Answerer(dataset, tokenizer, SMALL, AnswerRules(version_2=version_2))
+    answerer = AnswerDecoder(dataset, tokenizer, SMALL, AnswerRules(version_2=version_2))
     answers = {name: answer.text for name, answer in answerer.answer(rows).items()}
     assert answers == {"before": "b", "empty": "", "invisible": "", "behind": "d"}
     assert answerer.score(rows).metrics["f1"] == 50.0
@@ -739,7 +739,7 @@ def test_a_paragraph_with_nothing_to_see_has_no_window_and_no_answer(tokenizer, 
 def test_without_any_window_there_are_scores_still(tokenizer):
     dataset = dataset_of(asked(" ", "b"))
     assert features_of(dataset, tokenizer, SMALL) == []
-    scores = Answerer(dataset, tokenizer, SMALL, AnswerRules(version_2=True)).score([])
+    scores = AnswerDecoder(dataset, tokenizer, SMALL, AnswerRules(version_2=True)).score([])
     assert scores.metrics["f1"] == 0.0
     assert math.isnan(scores.loss)
 
@@ -760,7 +760,7 @@ def random_rows(dataset: Dataset, tokenizer, seed: int, scale: float = 1.0, null
 
 
 def scores_of(dataset: Dataset, tokenizer, rows, **rules):
-    return Answerer(dataset, tokenizer, SMALL, AnswerRules(version_2=True, **rules)).score(rows)
+    return AnswerDecoder(dataset, tokenizer, SMALL, AnswerRules(version_2=True, **rules)).score(rows)
 
 
 @pytest.mark.parametrize("version_2", [False, True])
@@ -768,7 +768,7 @@ def test_the_order_of_rows_does_not_matter(tokenizer, version_2):
     for seed in range(5):
         dataset = made_up(seed, tokenizer, unanswerable=0.5 * version_2)
         rows = random_rows(dataset, tokenizer, seed)
-        answerer = Answerer(dataset, tokenizer, SMALL, AnswerRules(version_2=version_2))
+        answerer = AnswerDecoder(dataset, tokenizer, SMALL, AnswerRules(version_2=version_2))
         expected, answers = answerer.score(rows), answerer.answer(rows)
         random.Random(seed).shuffle(rows)
         assert answerer.score(rows) == expected
@@ -803,8 +803,8 @@ def test_a_fitted_threshold_gives_the_scores_that_it_was_fitted_for(tokenizer, s
         for name in ("best_f1", "best_f1_thresh"):
             assert again.metrics[name] == fitted.metrics[name], "what is fitted does not depend on the threshold in use"
         assert fitted.metrics["best_f1"] >= max(fitted.metrics["f1"], exact.metrics["f1"]) - 1e-9
-        nothing = Answerer(dataset, tokenizer, SMALL, AnswerRules(version_2=True)).score_of_silence()
-        answers = Answerer(
+        nothing = AnswerDecoder(dataset, tokenizer, SMALL, AnswerRules(version_2=True)).no_answer_score()
+        answers = AnswerDecoder(
             dataset, tokenizer, SMALL, AnswerRules(version_2=True, null_threshold=fitted.metrics["best_f1_thresh"])
         ).answer(rows)
         if not any(answer.text for answer in answers.values()):
@@ -866,7 +866,7 @@ def test_a_loss_has_a_cause(tokenizer, tmp_path, monkeypatch, capsys, vocab_file
 
 
 def test_causes_of_windows_are_told_apart(tokenizer):
-    lengths = Lengths(max_seq_length=9, doc_stride=2, max_query_length=2)
+    lengths = WindowConfig(max_seq_length=9, doc_stride=2, max_query_length=2)
 
     def cause(answer):
         [gold] = check_squad.golds_of(dataset_of(asked("a b c d e f g h", answer)), tokenizer, lengths)

@@ -289,7 +289,7 @@ class TestOwnData:
 
 
 def documented_commands():
-    with open(os.path.join(ROOT, "docs", "own_data.md"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "docs", "custom_data.md"), encoding="utf-8") as file:
         blocks = re.findall(r"```bash\n(.*?)```", file.read(), re.DOTALL)
     return [block.replace("\\\n", " ") for block in blocks]
 
@@ -301,7 +301,7 @@ TEXTS = os.path.join(SHARED, "data", "text")
 @pytest.mark.skipif(not os.path.isdir(TEXTS), reason=f"needs {TEXTS}")
 @pytest.mark.parametrize("command", documented_commands(), ids=lambda text: text.split("--output_dir=")[1].split()[0])
 def test_the_documented_commands_train_on_the_real_files(command, tmp_path):
-    """As they stand in docs/own_data.md; the BERT is a tiny one of the real vocabulary, the epochs make a few steps."""
+    """As they stand in docs/custom_data.md; the BERT is a tiny one of the real vocabulary, the epochs make a few steps."""
     real = os.path.join(SHARED, "weights", "e5-small", "vocab.txt")
     with open(real, encoding="utf-8") as file:
         size = len(file.read().split("\n")) - 1

@@ -26,7 +26,7 @@ from run_classifier import ClassifierSettings, run_task
 from adapter_bert.weights import checkpoints, packs, loading
 from adapter_bert.model import parameters
 from adapter_bert.model.heads import ClassificationHead
-from adapter_bert.training.model_fn import InitialValues
+from adapter_bert.training.model_fn import WeightAssigner
 
 ADAPTERS = AdapterConfig(size=4)
 
@@ -407,13 +407,13 @@ class TestLoading:
             logits = ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False).logits
             base = os.path.join(tiny_bert, "bert_model.ckpt")
             shapes = parameters.model_shapes(tiny_config(), ClassificationHead(2), None)
-            values = InitialValues([loading.Part(base, tuple(loading.base_names(shapes)))])
+            values = WeightAssigner([loading.Part(base, tuple(loading.base_names(shapes)))])
             values.scaffold()
             values.load(session, ())
 
             def switch_to(path):
                 pack = packs.read(path)
-                InitialValues([loading.Part(path, tuple(pack.tensors), pack.tensors)]).load(session, ())
+                WeightAssigner([loading.Part(path, tuple(pack.tensors), pack.tensors)]).load(session, ())
                 return session.run(logits).tobytes()
 
             first, second, again = (switch_to(pack_of(which)) for which in (trained, given, trained))

@@ -282,17 +282,17 @@ class TestEarlyStopping:
         evaluator = self.evaluator(tmp_path, patience=1)
         for step, value in ((1, 0.1), (2, 0.2), (3, 0.3)):
             self.report(evaluator, step, value)
-            assert not evaluator.is_over
+            assert not evaluator.should_stop
         self.report(evaluator, 4, 0.25)
-        assert evaluator.is_over
+        assert evaluator.should_stop
 
     def test_of_equal_scores_the_lower_loss_is_the_better(self, tmp_path):
         evaluator = self.evaluator(tmp_path, patience=1)
         self.report(evaluator, 1, 0.5, loss=1.0)
         self.report(evaluator, 2, 0.5, loss=0.9)
-        assert not evaluator.is_over
+        assert not evaluator.should_stop
         self.report(evaluator, 3, 0.5, loss=0.9)
-        assert evaluator.is_over
+        assert evaluator.should_stop
 
     def test_it_needs_scores_along_the_way(self, given):
         for changes in ({"do_eval": False}, {"eval_every_steps": 0}):

@@ -22,7 +22,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks.custom import data as own
 from adapter_bert.tasks.custom import label_flags
-from adapter_bert.tasks.custom.data import OwnData
+from adapter_bert.tasks.custom.data import CustomData
 from adapter_bert.tasks.custom.formats import TableFormat, read_table
 from adapter_bert.tasks.custom.label_flags import parse_list, parse_map
 from adapter_bert.tasks.task import InputExample
@@ -462,7 +462,7 @@ def many(count: int, labels=("no", "yes"), start: int = 0) -> list:
     return [(f"text {index}", labels[index % len(labels)]) for index in range(start, start + count)]
 
 
-def read(data: OwnData, *wanted: str, stored=None):
+def read(data: CustomData, *wanted: str, stored=None):
     return own.read("Mine", data, wanted, stored)
 
 
@@ -474,7 +474,7 @@ def test_a_task_is_learnt_from_its_files(tmp_path, logged):
     train = write(tmp_path, "train.csv", table_of(("good", " yes"), ("bad", "no "), ("fine", "yes")))
     dev = write(tmp_path, "dev.csv", table_of(("so so", "no")))
     test = write(tmp_path, "test.csv", "id,text\n1,unknown\n2,\n")
-    task, examples = read(OwnData(train, dev, test), "train", "dev", "test")
+    task, examples = read(CustomData(train, dev, test), "train", "dev", "test")
     assert (task.name, task.labels, task.metrics) == ("Mine", ("no", "yes"), ("accuracy", "macro_f1", "matthews"))
     assert {split: plain(rows) for split, rows in examples.items()} == {
         "train": [("train-2", "good", None, "yes"), ("train-3", "bad", None, "no"), ("train-4", "fine", None, "yes")],
@@ -488,7 +488,7 @@ def test_a_task_is_learnt_from_its_files(tmp_path, logged):
 def test_pairs_are_read_and_left_out_only_where_both_texts_are_empty(tmp_path, logged):
     rows = [("a", "b", "0"), ("", "b", "1"), ("", " ", "1"), ("a", "", "0")]
     path = write(tmp_path, "a.csv", table_of(*rows, header="one,two,label"))
-    data = OwnData(path, text_column="one", text_pair_column="two", dev_fraction=0)
+    data = CustomData(path, text_column="one", text_pair_column="two", dev_fraction=0)
     _, examples = read(data, "train")
     assert plain(examples["train"]) == [
         ("train-2", "a", "b", "0"),
@@ -508,12 +508,12 @@ def test_pairs_are_read_and_left_out_only_where_both_texts_are_empty(tmp_path, l
 )
 def test_labels_are_in_the_order_of_numbers_if_all_are_integers_else_of_texts(tmp_path, found, order):
     path = write(tmp_path, "a.csv", table_of(*many(12, found)))
-    assert read(OwnData(path), "train")[0].labels == order
+    assert read(CustomData(path), "train")[0].labels == order
 
 
 def test_the_dev_rows_are_the_same_and_never_trained_on_whatever_is_wanted(tmp_path):
     path = write(tmp_path, "a.csv", table_of(*many(200, ("a", "a", "a", "b")), ("rare", "c")))
-    data = OwnData(path)
+    data = CustomData(path)
     both = read(data, "train", "dev")[1]
     train, dev = plain(both["train"]), plain(both["dev"])
     assert plain(read(data, "train")[1]["train"]) == train
@@ -523,14 +523,14 @@ def test_the_dev_rows_are_the_same_and_never_trained_on_whatever_is_wanted(tmp_p
     assert numbers[0] == sorted(numbers[0]) and numbers[1] == sorted(numbers[1])
     assert sorted(numbers[0] + numbers[1]) == list(range(2, 203))
     assert collections.Counter(row[3] for row in dev) == {"a": 15, "b": 5}
-    assert plain(read(OwnData(path, split_seed=2), "dev")[1]["dev"]) != dev
+    assert plain(read(CustomData(path, split_seed=2), "dev")[1]["dev"]) != dev
 
 
 def test_rows_with_the_same_text_are_on_the_same_side(tmp_path):
     """A tweet and its retweets: what is scored must not have been trained on."""
     texts = [(f"text {index // 3}", "ab"[index // 3 % 2]) for index in range(300)]
     path = write(tmp_path, "a.csv", table_of(*texts))
-    splits = read(OwnData(path), "train", "dev")[1]
+    splits = read(CustomData(path), "train", "dev")[1]
     trained, scored = ({example.text_a for example in splits[name]} for name in ("train", "dev"))
     assert len(trained) == 90 and len(scored) == 10
     assert not trained & scored
@@ -541,7 +541,7 @@ def test_rows_with_the_same_text_are_on_the_same_side(tmp_path):
 @pytest.mark.parametrize("rows", [4, 7, 60])
 def test_every_label_stays_in_the_training_part_and_a_small_file_gives_a_dev_row_of_each(tmp_path, rows, fraction):
     path = write(tmp_path, "a.csv", table_of(*many(rows), ("rare", "c"), ("rare", "c")))
-    _, examples = read(OwnData(path, dev_fraction=fraction), "train", "dev")
+    _, examples = read(CustomData(path, dev_fraction=fraction), "train", "dev")
     assert {example.label for example in examples["train"]} == {"no", "yes", "c"}
     assert len(examples["dev"]) >= 1
     assert len(examples["train"]) + len(examples["dev"]) == rows + 2
@@ -550,27 +550,27 @@ def test_every_label_stays_in_the_training_part_and_a_small_file_gives_a_dev_row
 
 def test_nothing_is_split_off_where_a_dev_file_is_given_or_the_fraction_is_0(tmp_path):
     path = write(tmp_path, "a.csv", table_of(*many(40)))
-    assert len(read(OwnData(path, dev_fraction=0), "train")[1]["train"]) == 40
-    _, examples = read(OwnData(path, dev_file=path), "train", "dev")
+    assert len(read(CustomData(path, dev_fraction=0), "train")[1]["train"]) == 40
+    _, examples = read(CustomData(path, dev_file=path), "train", "dev")
     assert len(examples["train"]) == len(examples["dev"]) == 40
     assert "Evaluation needs --dev_file, or a --dev_fraction above 0" in message_of(
-        read, OwnData(path, dev_fraction=0), "dev"
+        read, CustomData(path, dev_fraction=0), "dev"
     )
 
 
 def test_a_file_too_small_to_split_is_trained_on_whole_and_cannot_be_evaluated(tmp_path):
     path = write(tmp_path, "a.csv", table_of(("one", "a"), ("two", "b")))
-    assert len(read(OwnData(path), "train")[1]["train"]) == 2
-    assert "too few rows per label" in message_of(read, OwnData(path), "train", "dev")
+    assert len(read(CustomData(path), "train")[1]["train"]) == 2
+    assert "too few rows per label" in message_of(read, CustomData(path), "train", "dev")
 
 
 def test_missing_files_are_asked_for(tmp_path):
     path = write(tmp_path, "a.csv", table_of(*many(10)))
-    assert "--train_file" in message_of(read, OwnData(dev_file=path), "train")
-    assert "--test_file" in message_of(read, OwnData(path), "test")
-    assert "--dev_file" in message_of(read, OwnData(), "dev")
+    assert "--train_file" in message_of(read, CustomData(dev_file=path), "train")
+    assert "--test_file" in message_of(read, CustomData(path), "test")
+    assert "--dev_file" in message_of(read, CustomData(), "dev")
     with pytest.raises(ValueError, match="Splits are"):
-        read(OwnData(path), "eval")
+        read(CustomData(path), "eval")
 
 
 # ------------------------------------------------------------------------------------------ stored labels
@@ -578,39 +578,39 @@ def test_missing_files_are_asked_for(tmp_path):
 
 def test_stored_labels_stand_in_for_the_training_file(tmp_path):
     test = write(tmp_path, "test.csv", "text\none\n")
-    data = OwnData(train_file=str(tmp_path / "gone.csv"), test_file=test)
+    data = CustomData(train_file=str(tmp_path / "gone.csv"), test_file=test)
     assert read(data, "test", stored=["y", "x"])[0].labels == ("y", "x")
-    assert read(OwnData(test_file=test, labels=("b", "a")), "test")[0].labels == ("b", "a")
+    assert read(CustomData(test_file=test, labels=("b", "a")), "test")[0].labels == ("b", "a")
 
 
 def test_without_any_source_of_labels_they_are_asked_for(tmp_path):
     test = write(tmp_path, "test.csv", "text\none\n")
-    message = message_of(read, OwnData(test_file=test), "test")
+    message = message_of(read, CustomData(test_file=test), "test")
     assert "--labels" in message and "--output_dir" in message and "--init_checkpoint" in message
 
 
 def test_the_training_file_is_read_for_its_labels_if_nothing_is_stored(tmp_path):
     path = write(tmp_path, "a.csv", table_of(*many(10)))
     test = write(tmp_path, "test.csv", "text\none\n")
-    task, examples = read(OwnData(path, test_file=test), "test")
+    task, examples = read(CustomData(path, test_file=test), "test")
     assert task.labels == ("no", "yes") and list(examples) == ["test"]
 
 
 def test_labels_that_differ_from_the_stored_ones_are_refused(tmp_path):
     path = write(tmp_path, "a.csv", table_of(*many(10)))
-    message = message_of(read, OwnData(path), "train", stored=("maybe", "no"))
+    message = message_of(read, CustomData(path), "train", stored=("maybe", "no"))
     assert "had the labels maybe, no; now they are no, yes." in message and "--output_dir" in message
     assert "had the labels no, yes; now they are (numbers)" in message_of(
-        read, OwnData(dev_file=path, task_type="regression"), "dev", stored=("no", "yes")
+        read, CustomData(dev_file=path, task_type="regression"), "dev", stored=("no", "yes")
     )
     assert "now they are yes, no" in message_of(
-        read, OwnData(dev_file=path, labels=("yes", "no")), "dev", stored=("no", "yes")
+        read, CustomData(dev_file=path, labels=("yes", "no")), "dev", stored=("no", "yes")
     )
 
 
 def test_the_stored_order_of_the_same_labels_is_kept(tmp_path):
     path = write(tmp_path, "a.csv", table_of(*many(10)))
-    assert read(OwnData(path), "dev", stored=("yes", "no"))[0].labels == ("yes", "no")
+    assert read(CustomData(path), "dev", stored=("yes", "no"))[0].labels == ("yes", "no")
 
 
 # ------------------------------------------------------------------------------------------- bad content
@@ -618,14 +618,14 @@ def test_the_stored_order_of_the_same_labels_is_kept(tmp_path):
 
 def test_rows_without_a_label_are_left_out_with_one_warning(tmp_path, logged):
     path = write(tmp_path, "a.csv", table_of(("one", "x"), ("two", " "), ("three", "y"), ("four", "")))
-    assert len(read(OwnData(path, dev_fraction=0), "train")[1]["train"]) == 2
+    assert len(read(CustomData(path, dev_fraction=0), "train")[1]["train"]) == 2
     assert logged["warning"] == [f"{path}, line 3: no label; 2 of 4 rows are left out for that, this is the first."]
 
 
 @pytest.mark.parametrize("column, flag", [("note", "--text_column"), ("gold", "--label_column")])
 def test_a_column_that_is_empty_in_all_rows_is_refused(tmp_path, column, flag):
     path = write(tmp_path, "a.csv", "text,label,note,gold\none,x, ,\ntwo,y,,\n")
-    data = OwnData(path, **{flag[2:]: column})
+    data = CustomData(path, **{flag[2:]: column})
     assert message_of(read, data, "train") == (
         f"{path}: the column '{column}' ({flag}) is empty in all 2 rows; columns with content: text, label."
     )
@@ -633,52 +633,52 @@ def test_a_column_that_is_empty_in_all_rows_is_refused(tmp_path, column, flag):
 
 def test_no_row_with_both_text_and_label_is_refused(tmp_path):
     path = write(tmp_path, "a.csv", table_of(("one", ""), ("", "y")))
-    assert "none of the 2 rows has both a text and a label" in message_of(read, OwnData(path), "train")
+    assert "none of the 2 rows has both a text and a label" in message_of(read, CustomData(path), "train")
 
 
 def test_a_dev_label_that_training_does_not_have_is_refused(tmp_path):
     train = write(tmp_path, "train.csv", table_of(*many(10)))
     dev = write(tmp_path, "dev.csv", table_of(("a", "yes"), ("b", "Yes"), ("c", "maybe")))
-    message = message_of(read, OwnData(train, dev), "train", "dev")
+    message = message_of(read, CustomData(train, dev), "train", "dev")
     assert f"{dev}, line 3: the label 'Yes' is not among those of the training (no, yes); 2 of 3 rows" in message
     assert "--labels" in message and "--label_map" in message
-    _, examples = read(OwnData(train, dev, label_map={"Yes": "yes"}, labels=("yes", "no")), "dev")
+    _, examples = read(CustomData(train, dev, label_map={"Yes": "yes"}, labels=("yes", "no")), "dev")
     assert [example.label for example in examples["dev"]] == ["yes", "yes"]
 
 
 def test_a_label_column_of_unique_values_is_refused_with_better_columns(tmp_path):
     rows = [(str(index), f"text {index}", "ab"[index % 2]) for index in range(20)]
     path = write(tmp_path, "a.csv", table_of(*rows, header="id,text,kind"))
-    message = message_of(read, OwnData(path, label_column="id"), "train")
+    message = message_of(read, CustomData(path, label_column="id"), "train")
     assert "'id' has 20 different values in 20 rows" in message
     assert "--task_type=regression" in message and "Columns that look like labels: kind." in message
-    message = message_of(read, OwnData(path, label_column="text", text_column="id"), "train")
+    message = message_of(read, CustomData(path, label_column="text", text_column="id"), "train")
     assert "--task_type=regression" not in message and "kind" in message
 
 
 def test_many_fractional_numbers_are_no_classes(tmp_path):
     path = write(tmp_path, "a.csv", table_of(*many(200, [str(index / 100) for index in range(30)])))
-    assert "30 different values in 200 rows. If they are numbers" in message_of(read, OwnData(path), "train")
+    assert "30 different values in 200 rows. If they are numbers" in message_of(read, CustomData(path), "train")
 
 
 @pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "a", "b"), ("a", "b", "c"), ("1", "2", "3", "4", "5", "5")])
 def test_tiny_honest_files_are_accepted(tmp_path, labels):
     path = write(tmp_path, "a.csv", table_of(*[(f"text {index}", label) for index, label in enumerate(labels)]))
-    assert read(OwnData(path), "train")[0].labels == tuple(sorted(set(labels)))
+    assert read(CustomData(path), "train")[0].labels == tuple(sorted(set(labels)))
 
 
 def test_a_single_label_is_refused(tmp_path):
     path = write(tmp_path, "a.csv", table_of(*many(10, ("yes",))))
-    assert "has the label 'yes' in all 10 rows" in message_of(read, OwnData(path), "train")
+    assert "has the label 'yes' in all 10 rows" in message_of(read, CustomData(path), "train")
 
 
 def test_a_header_that_would_become_a_row_is_asked_about(tmp_path):
     path = write(tmp_path, "a.csv", table_of(*many(20)))
     numbers = {"text_column": "1", "label_column": "2"}
-    message = message_of(read, OwnData(path, **numbers), "train")
+    message = message_of(read, CustomData(path, **numbers), "train")
     assert f"{path}, line 1: 'label' stands in the label column in this line only" in message
-    assert read(OwnData(path, header=True, **numbers), "train")[0].labels == ("no", "yes")
-    assert read(OwnData(path, header=False, **numbers), "train")[0].labels == ("label", "no", "yes")
+    assert read(CustomData(path, header=True, **numbers), "train")[0].labels == ("no", "yes")
+    assert read(CustomData(path, header=False, **numbers), "train")[0].labels == ("label", "no", "yes")
 
 
 # --------------------------------------------------------------------------------- labels and label_map
@@ -687,7 +687,7 @@ def test_a_header_that_would_become_a_row_is_asked_about(tmp_path):
 def test_only_chosen_labels_are_kept_in_the_given_order_after_mapping(tmp_path, logged):
     rows = [("1", "Y"), ("2", "Yes"), ("3", "N"), ("4", "N/A"), ("5", "No")]
     path = write(tmp_path, "a.csv", table_of(*rows))
-    data = OwnData(path, labels=("Yes", "No"), label_map={"Y": "Yes", "N": "No"}, dev_fraction=0)
+    data = CustomData(path, labels=("Yes", "No"), label_map={"Y": "Yes", "N": "No"}, dev_fraction=0)
     task, examples = read(data, "train")
     assert task.labels == ("Yes", "No")
     assert [example.label for example in examples["train"]] == ["Yes", "Yes", "No", "No"]
@@ -696,14 +696,14 @@ def test_only_chosen_labels_are_kept_in_the_given_order_after_mapping(tmp_path, 
 
 def test_a_chosen_label_that_never_occurs_is_refused(tmp_path):
     path = write(tmp_path, "a.csv", table_of(*many(10)))
-    assert message_of(read, OwnData(path, labels=("Yes", "no")), "train") == (
+    assert message_of(read, CustomData(path, labels=("Yes", "no")), "train") == (
         f"--labels names 'Yes', which no row of {path} has; found: no 5, yes 5."
     )
 
 
 def test_a_spelling_that_never_occurs_is_warned_of(tmp_path, logged):
     path = write(tmp_path, "a.csv", table_of(*many(10)))
-    read(OwnData(path, label_map={"Y": "yes"}), "train")
+    read(CustomData(path, label_map={"Y": "yes"}), "train")
     assert logged["warning"] == [f"{path}: no row has these labels of --label_map: Y."]
 
 
@@ -721,7 +721,7 @@ def test_a_spelling_that_never_occurs_is_warned_of(tmp_path, logged):
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(settings, said):
-    assert said in message_of(OwnData, **settings)
+    assert said in message_of(CustomData, **settings)
 
 
 # --------------------------------------------------------------------------------------------- regression
@@ -729,21 +729,21 @@ def test_settings_that_cannot_be_meant_are_refused(settings, said):
 
 def test_numbers_are_read_for_a_regression(tmp_path):
     path = write(tmp_path, "a.csv", table_of(*[(f"t{index}", str(index / 4)) for index in range(40)]))
-    data = OwnData(path, task_type="regression")
+    data = CustomData(path, task_type="regression")
     task, examples = read(data, "train", "dev")
     assert (task.labels, task.metrics, task.is_regression) == ((), ("spearman", "pearson"), True)
     assert len(examples["train"]) == 36 and len(examples["dev"]) == 4
     assert sorted(row.label for rows in examples.values() for row in rows) == [index / 4 for index in range(40)]
     assert plain(read(data, "dev")[1]["dev"]) == plain(examples["dev"])
     test = write(tmp_path, "test.csv", "text\none\n")
-    task, examples = read(OwnData(test_file=test, task_type="regression"), "test")
+    task, examples = read(CustomData(test_file=test, task_type="regression"), "test")
     assert examples["test"][0].label == 0.0 and task.labels == ()
 
 
 @pytest.mark.parametrize("value", ["high", "nan", "inf", "1,5"])
 def test_a_label_that_is_no_finite_number_is_reported(tmp_path, value):
     path = write(tmp_path, "a.csv", f'text,label\none,1.5\ntwo,"{value}"\nthree,2\n')
-    message = message_of(read, OwnData(path, task_type="regression", dev_fraction=0), "train")
+    message = message_of(read, CustomData(path, task_type="regression", dev_fraction=0), "train")
     assert f"{path}, line 3: expected a finite number as label" in message and f"'{value}'" in message
 
 
@@ -875,7 +875,7 @@ REAL = {
 }  # fmt: skip
 
 
-def real_data(name: str) -> OwnData:
+def real_data(name: str) -> CustomData:
     settings = dict(REAL[name][0])
     for key in ("train_file", "dev_file", "test_file"):
         if key in settings:
@@ -883,7 +883,7 @@ def real_data(name: str) -> OwnData:
     path = settings["train_file"].split("//")[0]
     if not os.path.exists(path):
         pytest.skip(f"a real file is missing: {path}")
-    return OwnData(**settings)
+    return CustomData(**settings)
 
 
 @pytest.mark.parametrize("name", list(REAL))
@@ -914,12 +914,12 @@ def test_cells_of_a_real_file_are_those_of_the_csv_module():
 
 
 def documentation() -> str:
-    with open(os.path.join(ROOT, "docs", "own_data.md"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "docs", "custom_data.md"), encoding="utf-8") as file:
         return file.read()
 
 
 def test_the_documentation_describes_every_setting():
-    for field in dataclasses.fields(OwnData):
+    for field in dataclasses.fields(CustomData):
         assert f"| `--{field.name}` |" in documentation()
 
 
@@ -931,14 +931,14 @@ def test_the_documented_commands_are_those_that_are_tested_here():
         python, script, *words = shlex.split(block.replace("\\\n", ""))
         assert (python, script) == ("python", "run_classifier.py")
         given = dict(word[2:].split("=", 1) for word in words)
-        settings = {field.name: given[field.name] for field in dataclasses.fields(OwnData) if field.name in given}
+        settings = {field.name: given[field.name] for field in dataclasses.fields(CustomData) if field.name in given}
         for name, parse in (("labels", parse_list), ("label_map", parse_map)):
             if name in settings:
                 settings[name] = parse(settings[name])
-        found.append(OwnData(**settings))
+        found.append(CustomData(**settings))
     expected = []
     for settings, *_ in REAL.values():
         files = {key: "$DATA/" + value for key, value in settings.items() if key.endswith("_file")}
-        expected.append(OwnData(**dict(settings, **files)))
+        expected.append(CustomData(**dict(settings, **files)))
     assert len(found) == len(expected)
     assert all(data in found for data in expected)

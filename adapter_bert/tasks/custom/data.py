@@ -29,7 +29,7 @@ _LABEL_LIKE = range(2, 51)
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnData:
+class CustomData:
     """Where a user's data lies and how it is to be read. Each attribute is the flag of its name.
 
     Attributes:
@@ -95,7 +95,7 @@ class _LabelledRow(NamedTuple):
 class _Source:
     """A table with the positions of the columns in use."""
 
-    def __init__(self, path: str, data: OwnData, with_label: bool) -> None:
+    def __init__(self, path: str, data: CustomData, with_label: bool) -> None:
         named = [data.text_column, data.text_pair_column, data.label_column if with_label else None]
         chosen = [column for column in named if column]
         table_format = formats.TableFormat(data.encoding, data.header, data.quoting)
@@ -145,7 +145,7 @@ class _Source:
 
 
 def read(
-    name: str, data: OwnData, wanted: Collection[str], stored_labels: Optional[Sequence[str]] = None
+    name: str, data: CustomData, wanted: Collection[str], stored_labels: Optional[Sequence[str]] = None
 ) -> Tuple[Task, Dict[str, List[InputExample]]]:
     """Reads the splits that are wanted, and what the task is.
 
@@ -193,7 +193,7 @@ def read(
 # -------------------------------------------------------------------------------------------------- files
 
 
-def _check_files(data: OwnData, wanted: Collection[str]) -> None:
+def _check_files(data: CustomData, wanted: Collection[str]) -> None:
     if "train" in wanted and not data.train_file:
         raise errors.UserError("Training needs --train_file.")
     if "test" in wanted and not data.test_file:
@@ -207,14 +207,14 @@ def _check_files(data: OwnData, wanted: Collection[str]) -> None:
             )
 
 
-def _needs_training_file(data: OwnData, wanted: Collection[str], stored_labels: Optional[Sequence[str]]) -> bool:
+def _needs_training_file(data: CustomData, wanted: Collection[str], stored_labels: Optional[Sequence[str]]) -> bool:
     if "train" in wanted or ("dev" in wanted and not data.dev_file):
         return True
     labels_are_known = data.is_regression or stored_labels is not None or data.labels is not None
     return bool(data.train_file) and not labels_are_known
 
 
-def _read_training_file(data: OwnData) -> Tuple[List[_LabelledRow], Tuple[str, ...]]:
+def _read_training_file(data: CustomData) -> Tuple[List[_LabelledRow], Tuple[str, ...]]:
     source = _Source(data.train_file, data, with_label=True)
     rows = _usable_rows(source, data)
     spellings = {spelling.strip() for spelling in source.table.filled(source.label)}
@@ -254,7 +254,7 @@ def _warn_of_spellings(counts: Mapping[str, int], path: str) -> None:
             )
 
 
-def _read_dev_file(data: OwnData, labels: Tuple[str, ...]) -> List[_LabelledRow]:
+def _read_dev_file(data: CustomData, labels: Tuple[str, ...]) -> List[_LabelledRow]:
     rows = _usable_rows(_Source(data.dev_file, data, with_label=True), data)
     if data.is_regression:
         return rows
@@ -273,7 +273,7 @@ def _read_dev_file(data: OwnData, labels: Tuple[str, ...]) -> List[_LabelledRow]
     return rows
 
 
-def _read_test_file(data: OwnData) -> List[_LabelledRow]:
+def _read_test_file(data: CustomData) -> List[_LabelledRow]:
     """All rows in order, so that the n-th prediction is that of the n-th row."""
     rows = _Source(data.test_file, data, with_label=False).rows()
     empty = [row for row in rows if _has_no_text(row)]
@@ -284,7 +284,7 @@ def _read_test_file(data: OwnData) -> List[_LabelledRow]:
     return rows
 
 
-def _usable_rows(source: _Source, data: OwnData) -> List[_LabelledRow]:
+def _usable_rows(source: _Source, data: CustomData) -> List[_LabelledRow]:
     """The rows with a text and a label, their labels mapped; says what is left out."""
     rows = source.rows()
     unlabelled = [row for row in rows if not row.label]
@@ -308,7 +308,7 @@ def _has_no_text(row: _LabelledRow) -> bool:
     return not row.text_a.strip() and not (row.text_b or "").strip()
 
 
-def _only_chosen(rows: Sequence[_LabelledRow], data: OwnData) -> List[_LabelledRow]:
+def _only_chosen(rows: Sequence[_LabelledRow], data: CustomData) -> List[_LabelledRow]:
     chosen = [row for row in rows if row.label in data.labels]
     others = collections.Counter(row.label for row in rows if row.label not in data.labels)
     if others:
@@ -321,7 +321,9 @@ def _only_chosen(rows: Sequence[_LabelledRow], data: OwnData) -> List[_LabelledR
 # ------------------------------------------------------------------------------------------------- labels
 
 
-def _check_first_row(source: _Source, rows: Sequence[_LabelledRow], counts: Mapping[str, int], data: OwnData) -> None:
+def _check_first_row(
+    source: _Source, rows: Sequence[_LabelledRow], counts: Mapping[str, int], data: CustomData
+) -> None:
     """Asks about a first row that looks like a header where columns are given by number."""
     if not source.header_is_assumed or rows[0].number != source.table.rows[0].number:
         return
@@ -338,7 +340,7 @@ def _check_first_row(source: _Source, rows: Sequence[_LabelledRow], counts: Mapp
         )
 
 
-def _check_labels(source: _Source, counts: Mapping[str, int], data: OwnData) -> None:
+def _check_labels(source: _Source, counts: Mapping[str, int], data: CustomData) -> None:
     """Refuses label columns that hold one value, or hardly a value twice."""
     total = sum(counts.values())
     column = f"{data.train_file}: the label column '{data.label_column}'"
@@ -369,7 +371,7 @@ def _sorted_labels(labels: Collection[str]) -> Tuple[str, ...]:
 
 
 def _matched_with_stored(
-    labels: Tuple[str, ...], stored_labels: Optional[Sequence[str]], data: OwnData
+    labels: Tuple[str, ...], stored_labels: Optional[Sequence[str]], data: CustomData
 ) -> Tuple[str, ...]:
     """The labels, in the stored order unless --labels gives one."""
     if stored_labels is None or tuple(stored_labels) == labels:
@@ -382,7 +384,7 @@ def _matched_with_stored(
     )
 
 
-def _known_labels(data: OwnData, stored_labels: Optional[Sequence[str]]) -> Tuple[str, ...]:
+def _known_labels(data: CustomData, stored_labels: Optional[Sequence[str]]) -> Tuple[str, ...]:
     """The labels where the training file is not read."""
     labels = () if data.is_regression else data.labels
     if labels is None and stored_labels is None:
@@ -398,7 +400,7 @@ def _known_labels(data: OwnData, stored_labels: Optional[Sequence[str]]) -> Tupl
 # --------------------------------------------------------------------------------------------- split, examples
 
 
-def _split_off_dev(rows: List[_LabelledRow], data: OwnData) -> Tuple[List[_LabelledRow], List[_LabelledRow]]:
+def _split_off_dev(rows: List[_LabelledRow], data: CustomData) -> Tuple[List[_LabelledRow], List[_LabelledRow]]:
     """Training and dev rows, both in the file's order: a pure function of the rows, the share and the seed."""
     if not data.splits_off_dev:
         return rows, []

@@ -273,7 +273,7 @@ def _read_tensors(path: str, table: Sequence[TensorRow]) -> Dict[str, np.ndarray
     if len(by_name) < len(stored):
         raise errors.UserError(f"{path} holds a tensor twice, with and without the prefix 'bert.'.")
     expected = {row.hf: _their_shape(row) for row in table}
-    misfit = modeling.describe_misfit(expected, {name: tensor.shape for name, tensor in by_name.items()})
+    misfit = modeling.describe_mismatch(expected, {name: tensor.shape for name, tensor in by_name.items()})
     if misfit:
         raise errors.UserError(f"{path} does not hold what its configuration asks for: {misfit}")
     surplus = [tensor.name for name, tensor in by_name.items() if name not in expected]

@@ -154,7 +154,7 @@ def _check_labels(prefix: str, head: str, units: int, task: str, labels: Sequenc
 def _check_variables(prefix: str, shapes: parameters.Shapes, config: packs.PackConfig, frozen: Sequence[str]) -> None:
     """Refuses a checkpoint of another network, or one whose frozen weights were trained."""
     model = parameters.model_shapes(config.bert_config, config.make_head(), config.adapter_config)
-    misfit = modeling.describe_misfit(model, shapes)
+    misfit = modeling.describe_mismatch(model, shapes)
     if misfit:
         raise errors.UserError(f"The checkpoint {prefix} does not fit the architecture that was given: {misfit}")
     surplus = [name for name in shapes if name.startswith("bert/") and name not in model and not _SLOT.search(name)]
