@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -113,7 +114,7 @@ def _serve(module: str) -> None:
         child = os.fork()
         if child == 0:
             try:
-                getattr(functions, function)(lambda: os.write(sender, b"1"), *args)
+                getattr(functions, function)(functools.partial(os.write, sender, b"1"), *args)
             finally:
                 os._exit(3)
         os.close(sender)
