@@ -54,9 +54,7 @@ from adapter_bert.pipeline.records import (  # noqa: F401
     file_based_input_fn_builder,
     input_fn_builder,
 )
-from adapter_bert.tasks import InputExample
-from adapter_bert.tasks.custom import data as own
-from adapter_bert.tasks.custom import label_flags
+from adapter_bert.tasks import InputExample, custom
 from adapter_bert.tasks.processors import ColaProcessor, DataProcessor, MnliProcessor, MrpcProcessor, XnliProcessor  # noqa: F401
 from adapter_bert.training.model_fn import notebook_model_fn
 from adapter_bert.training.run import DevSet, Run
@@ -165,7 +163,7 @@ def read_data(settings: ClassifierSettings) -> Data:
     wanted = [name for name, is_asked in asked.items() if is_asked]
     if settings.has_custom_data:
         labels = recorded_settings(settings).get("facts", {}).get("labels")
-        task, splits = own.read(settings.task_name, custom_data, wanted, labels)
+        task, splits = custom.read(settings.task_name, custom_data, wanted, labels)
         check_names(settings, task)
         warn_of_overlap(splits)
     else:
@@ -204,7 +202,7 @@ def make_head(settings: ClassifierSettings, data: Data) -> Head:
     task = data.task
     weights = None
     if settings.do_train:
-        weights = label_flags.class_weights(settings.class_weights, data.splits["train"], task.labels)
+        weights = custom.class_weights(settings.class_weights, data.splits["train"], task.labels)
     return RegressionHead() if task.is_regression else ClassificationHead(len(task.labels), weights)
 
 

@@ -40,8 +40,7 @@ from adapter_bert.evaluation.answer_decoding import AnswerDecoder
 from adapter_bert.evaluation.scores import Row, Scores
 from adapter_bert.model.heads import SpanHead
 from adapter_bert.pipeline import feature_store
-from adapter_bert.tasks.squad import dataset as squad
-from adapter_bert.tasks.squad import files as squad_files
+from adapter_bert.tasks import squad
 from adapter_bert.training.model_fn import notebook_model_fn
 from adapter_bert.training.run import DevSet, Run
 from adapter_bert.weights.record import recorded_settings
@@ -108,7 +107,7 @@ def read_data(settings: SquadSettings) -> Data:
     """Reads the files that are asked for."""
     train = dev = None
     if settings.do_train:
-        whole = squad_files.read(settings.train_file)
+        whole = squad.read(settings.train_file)
         squad.check_version(whole, settings.version_2_with_negative)
         train = squad.for_training(whole)
         if settings.verbose_logging:
@@ -117,7 +116,7 @@ def read_data(settings: SquadSettings) -> Data:
                 if question.id not in kept:
                     tf.logging.info("Left out of training: %s", question.id)
     if settings.answers:
-        dev = squad_files.read(settings.predict_file)
+        dev = squad.read(settings.predict_file)
         squad.check_version(dev, settings.version_2_with_negative)
         if settings.do_eval and not dev.has_answers:
             raise errors.UserError(

@@ -40,9 +40,8 @@ from adapter_bert.evaluation import squad_metrics
 from adapter_bert.evaluation.answer_decoding import AnswerDecoder
 from adapter_bert.evaluation.answers import AnswerRules
 from adapter_bert.pipeline import records, spans
-from adapter_bert.tasks.squad import dataset as squad
-from adapter_bert.tasks.squad import files as squad_files
-from adapter_bert.tasks.squad.dataset import Answer, Dataset, Question
+from adapter_bert.tasks import squad
+from adapter_bert.tasks.squad.dataset import Dataset, GoldAnswer, Question
 
 SURE = 10.0
 LOOK_SECONDS = 0.2
@@ -73,7 +72,7 @@ class Gold(NamedTuple):
 
     question: Question
     context: str
-    answer: Optional[Answer]
+    answer: Optional[GoldAnswer]
     document: spans.Document
     tokens: Optional[Tuple[int, int]]
     windows: List[spans.Window]
@@ -267,7 +266,7 @@ def _figures(path: str, name: str) -> int:
 
 def measure(args: argparse.Namespace, processes: int) -> Dict[str, float]:
     """Makes the features once, here."""
-    dataset, tokenizer, lengths = squad_files.read(args.file), tokenizer_of(args), lengths_of(args)
+    dataset, tokenizer, lengths = squad.read(args.file), tokenizer_of(args), lengths_of(args)
     loaded = _figures("/proc/self/status", "VmRSS") / 1024
     forked = Forked()
     forked.start()
@@ -326,7 +325,7 @@ def check(args: argparse.Namespace) -> None:
     tokenizer, lengths = tokenizer_of(args), lengths_of(args)
     version_2 = args.version_2_with_negative == "true"
     rules = AnswerRules(max_answer_length=args.max_answer_length, version_2=version_2)
-    dataset = squad_files.read(args.file)
+    dataset = squad.read(args.file)
     squad.check_version(dataset, version_2)
     if not dataset.has_answers:
         raise errors.UserError(f"{args.file} has no answers to compare with; give a file that has.")

@@ -24,9 +24,7 @@ system.configure_tensorflow()
 
 from adapter_bert.common import errors, files
 from adapter_bert.evaluation import squad_metrics
-from adapter_bert.tasks import encodings
-from adapter_bert.tasks.squad import dataset as squad
-from adapter_bert.tasks.squad import files as squad_files
+from adapter_bert.tasks import encodings, squad
 
 VERSIONS = ("1.1", "2.0")
 
@@ -116,7 +114,7 @@ def score(args: argparse.Namespace) -> str:
     """
     if args.threshold is not None and not args.null_odds:
         raise errors.UserError("--threshold is compared with null odds; give them with --null_odds=FILE.")
-    dataset = squad_files.read(args.dataset)
+    dataset = squad.read(args.dataset)
     if not dataset.has_answers:
         raise errors.UserError(f"{args.dataset} has no answers to compare with; give a file that has.")
     version = version_of(dataset) if args.version == "auto" else args.version

@@ -24,7 +24,7 @@ system.configure_tensorflow()
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors, files
-from adapter_bert.tasks.squad import files as squad_files
+from adapter_bert.tasks import squad
 
 Content = Mapping[str, Any]
 
@@ -96,14 +96,12 @@ def split(args: argparse.Namespace) -> None:
     outputs = (args.train_out, args.dev_out)
     with files.user_errors():
         check_outputs(args.file, outputs, args.overwrite)
-    content = squad_files.load(args.file)
-    squad_files.parse(content, args.file)
+    content = squad.load(args.file)
+    squad.parse(content, args.file)
     names = titles(content)
     dev = choose(names, args.seed, args.dev_articles, args.dev_fraction)
     parts = (part(content, set(names) - dev), part(content, dev))
-    counts = [
-        squad_files.parse(half, f"{args.file}, part for {path}").num_questions for path, half in zip(outputs, parts)
-    ]
+    counts = [squad.parse(half, f"{args.file}, part for {path}").num_questions for path, half in zip(outputs, parts)]
     for path, half, count in zip(outputs, parts, counts):
         files.make_folder(os.path.dirname(path) or ".")
         # Escapes keep what UTF-8 cannot, lone surrogates.

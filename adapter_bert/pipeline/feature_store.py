@@ -21,8 +21,8 @@ from adapter_bert.common.progress import with_progress
 from adapter_bert.pipeline import features, spans, writing
 from adapter_bert.pipeline.features import PaddingInputExample
 from adapter_bert.pipeline.writing import Files
+from adapter_bert.tasks import squad
 from adapter_bert.tasks.splits import fingerprint
-from adapter_bert.tasks.squad import dataset as squad
 from adapter_bert.tasks.task import InputExample
 
 # The end of a file's name, see `writing.write_shards`: which of how many it is, checksum, number of records.

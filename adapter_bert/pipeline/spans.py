@@ -13,7 +13,7 @@ import numpy as np
 from adapter_bert.common import parallel
 from adapter_bert.pipeline import writing
 from adapter_bert.pipeline.windows import WindowConfig
-from adapter_bert.tasks.squad.dataset import Answer, Paragraph
+from adapter_bert.tasks.squad.dataset import GoldAnswer, Paragraph
 
 # Paragraphs that a process takes at a time: some five questions each, a millisecond or two a question.
 PARAGRAPHS_A_CHUNK = 8
@@ -31,7 +31,7 @@ class Document(NamedTuple):
     starts: np.ndarray
     ends: np.ndarray
 
-    def find(self, answer: Optional[Answer]) -> Optional[Tuple[int, int]]:
+    def find(self, answer: Optional[GoldAnswer]) -> Optional[Tuple[int, int]]:
         """The first and the last token of an answer: as few as cover the annotated characters. None if there are none.
 
         A word of the text may hold more than the annotation, e.g. `(1895-1943)` where `1895` is annotated; its tokens

@@ -9,8 +9,7 @@ from adapter_bert import tasks
 from adapter_bert.common import errors
 from adapter_bert.evaluation import metrics
 from adapter_bert.settings.common import MODEL, TRAINING, Settings, setting
-from adapter_bert.tasks.custom import data as own
-from adapter_bert.tasks.custom import label_flags
+from adapter_bert.tasks import custom
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +79,12 @@ class ClassifierSettings(Settings):
         return bool(self.train_file or self.dev_file or self.test_file)
 
     @property
-    def custom_data(self) -> own.CustomData:
+    def custom_data(self) -> custom.CustomData:
         """The flags that describe own data."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(own.CustomData)}
-        values["labels"] = label_flags.parse_list(self.labels) if self.labels else None
-        values["label_map"] = label_flags.parse_map(self.label_map) if self.label_map else {}
-        return own.CustomData(**values)
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(custom.CustomData)}
+        values["labels"] = custom.parse_list(self.labels) if self.labels else None
+        values["label_map"] = custom.parse_map(self.label_map) if self.label_map else {}
+        return custom.CustomData(**values)
 
     def check(self) -> None:
         """Raises `errors.UserError` for what is wrong by itself, without looking at a file."""

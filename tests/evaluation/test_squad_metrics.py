@@ -17,7 +17,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 import pytest
 
 from adapter_bert.evaluation import squad_metrics
-from adapter_bert.tasks.squad import files as squad_files
+from adapter_bert.tasks import squad
 from scripts import score_squad
 from tests.helpers import ROOT, SHARED, message_of
 
@@ -277,7 +277,7 @@ def synthetic_golds(seed: int, part_unanswerable: float = 0.0, count: int = 400)
 def real_golds(path: str) -> Dict[str, List[str]]:
     if not os.path.exists(path):
         pytest.skip(f"REAL DATA NOT TESTED: there is no {path}")
-    return squad_files.read(path).golds()
+    return squad.read(path).golds()
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,8 @@ from adapter_bert.evaluation.scores import rows_of
 from adapter_bert.model.heads import SpanHead
 from adapter_bert.pipeline import feature_store, records, spans, writing
 from adapter_bert.pipeline.spans import WindowConfig
-from adapter_bert.tasks.squad import files as squad_files
-from adapter_bert.tasks.squad.dataset import Answer, Dataset, Paragraph, Question
+from adapter_bert.tasks import squad
+from adapter_bert.tasks.squad.dataset import Dataset, GoldAnswer, Paragraph, Question
 from scripts import check_squad
 from tests.helpers import DAMAGES, ROOT, SHARED, damage, message_of
 from tests.test_tokenization import SHARED_SPM, SHARED_VOCAB, SPECIALS, train_sentencepiece, write
@@ -86,7 +86,7 @@ def real_tokenizer():
 @pytest.fixture(scope="module")
 def real():
     """SQuAD's development set of version 1.1."""
-    return squad_files.read(needed(SQUAD_V1))
+    return squad.read(needed(SQUAD_V1))
 
 
 def sample(dataset: Dataset, every: int, first: int = 0) -> Dataset:
@@ -102,7 +102,7 @@ def dataset_of(*paragraphs: Paragraph) -> Dataset:
 
 def asked(context: str, *answers: str, text: str = "Who?", **more) -> Paragraph:
     """A paragraph with one question; its answers stand where they are first found."""
-    found = tuple(Answer(answer, context.find(answer) if answer in context else None) for answer in answers)
+    found = tuple(GoldAnswer(answer, context.find(answer) if answer in context else None) for answer in answers)
     return Paragraph(context, (Question("q", text, found, more.get("is_impossible", not answers)),))
 
 
@@ -110,18 +110,18 @@ def made_up_context(generator: random.Random, count: int) -> str:
     return "".join(generator.choice(WORDS) + generator.choice(SPACES) for _ in range(count))
 
 
-def made_up_answer(generator: random.Random, context: str, tokenizer) -> Answer:
+def made_up_answer(generator: random.Random, context: str, tokenizer) -> GoldAnswer:
     """A stretch of a few tokens; with `tokenizer=None`, of any characters, with something to see at both ends."""
     if tokenizer is None:
         visible = [index for index, char in enumerate(context) if not char.isspace()]
         first = generator.randrange(len(visible))
         last = min(first + generator.randrange(20), len(visible) - 1)
-        return Answer(context[visible[first] : visible[last] + 1], visible[first])
+        return GoldAnswer(context[visible[first] : visible[last] + 1], visible[first])
     document = spans.tokenize_document(context, tokenizer)
     first = generator.randrange(len(document.ids))
     last = min(first + generator.randrange(4), len(document.ids) - 1)
     start = int(document.starts[first])
-    return Answer(context[start : int(document.ends[last])], start)
+    return GoldAnswer(context[start : int(document.ends[last])], start)
 
 
 def made_up(seed: int, tokenizer=None, paragraphs: int = 6, unanswerable: float = 0.0) -> Dataset:
@@ -249,7 +249,7 @@ def words_of(context: str, tokenizer) -> Words:
     return Words([word.start() for word in found], list(itertools.chain(*pieces)), bounds)
 
 
-def original_span(words: Words, answer: Answer, tokenizer):
+def original_span(words: Words, answer: GoldAnswer, tokenizer):
     """The tokens of an answer: of its words those that are the annotation's own tokens, else all of its words."""
     first, last = (
         sum(begin <= character for begin in words.begins) - 1
@@ -281,7 +281,7 @@ def original_features(context: str, question: Question, tokenizer, lengths: Wind
     return made
 
 
-def is_cut(context: str, answer: Answer) -> bool:
+def is_cut(context: str, answer: GoldAnswer) -> bool:
     """Whether an annotation begins or ends inside a word: letters or digits on both sides of its border."""
     borders = (answer.start, answer.start + len(answer.text))
     return any(re.fullmatch(r"\w\w", context[max(at - 1, 0) : at + 1]) for at in borders)
@@ -455,14 +455,14 @@ def test_of_several_answers_the_first_that_stands_in_the_paragraph_counts(tokeni
 def test_an_answer_has_as_few_tokens_as_cover_it(tokenizer, annotated, covered):
     context = "(1895-1943) golden gates, cafe\u0301."
     document = spans.tokenize_document(context, tokenizer)
-    first, last = document.find(Answer(annotated, context.index(annotated)))
+    first, last = document.find(GoldAnswer(annotated, context.index(annotated)))
     assert context[document.starts[first] : document.ends[last]] == covered
 
 
 def test_what_no_token_stands_for_is_not_found(tokenizer):
     document = spans.tokenize_document("a \u200b b", tokenizer)
-    assert document.find(Answer("\u200b", 2)) is None
-    assert document.find(Answer("x", None)) is None
+    assert document.find(GoldAnswer("\u200b", 2)) is None
+    assert document.find(GoldAnswer("x", None)) is None
     assert document.find(None) is None
 
 
@@ -572,7 +572,7 @@ def changed(dataset: Dataset, **changes) -> Dataset:
         {"key": "vocabulary 2"},
         {"pad_to": 8},
         {"name": "dev"},
-        {"dataset": {"answers": (Answer("G", 0),)}},
+        {"dataset": {"answers": (GoldAnswer("G", 0),)}},
         {"dataset": {"answers": (), "is_impossible": True}},
         {"dataset": {"text": "Another?"}},
     ],
@@ -708,7 +708,7 @@ def test_right_positions_in_sentence_pieces_give_the_right_answers_to_real_quest
 
 
 def test_right_positions_score_real_unanswerable_questions(real_tokenizer):
-    questions = sample(squad_files.read(needed(SQUAD_V2)), 6)
+    questions = sample(squad.read(needed(SQUAD_V2)), 6)
     answerer = AnswerDecoder(questions, real_tokenizer, WindowConfig(), AnswerRules(version_2=True))
     scores = answerer.score(rows_for(questions, real_tokenizer, WindowConfig(), oracle))
     assert scores.metrics["exact"] >= 97.0
@@ -719,7 +719,7 @@ def test_right_positions_score_real_unanswerable_questions(real_tokenizer):
 def test_a_paragraph_with_nothing_to_see_has_no_window_and_no_answer(tokenizer, version_2):
     dataset = dataset_of(
         *(
-            Paragraph(context, (Question(name, "Who?", (Answer(text, start),), False),))
+            Paragraph(context, (Question(name, "Who?", (GoldAnswer(text, start),), False),))
             for name, context, text, start in [
                 ("before", "a b", "b", 2),
                 ("empty", "", "b", None),

@@ -20,11 +20,10 @@ import tensorflow.compat.v1 as tf
 from sklearn.utils.class_weight import compute_class_weight
 
 from adapter_bert.common.errors import UserError
-from adapter_bert.tasks.custom import data as own
-from adapter_bert.tasks.custom import label_flags
-from adapter_bert.tasks.custom.data import CustomData
-from adapter_bert.tasks.custom.formats import TableFormat, read_table
-from adapter_bert.tasks.custom.label_flags import parse_list, parse_map
+from adapter_bert.tasks import custom
+from adapter_bert.tasks.custom.dataset import CustomData
+from adapter_bert.tasks.custom.labels import parse_list, parse_map
+from adapter_bert.tasks.custom.tables import TableFormat, read_table
 from adapter_bert.tasks.task import InputExample
 from tests.helpers import ROOT, SHARED
 
@@ -463,7 +462,7 @@ def many(count: int, labels=("no", "yes"), start: int = 0) -> list:
 
 
 def read(data: CustomData, *wanted: str, stored=None):
-    return own.read("Mine", data, wanted, stored)
+    return custom.read("Mine", data, wanted, stored)
 
 
 def plain(examples) -> list:
@@ -756,23 +755,23 @@ def examples_of(*labels: str) -> list:
 
 def test_balanced_weights_are_the_inverse_frequencies():
     labels = ["a"] * 6 + ["b"] * 3 + ["c"]
-    weights = label_flags.balanced_class_weights(examples_of(*labels), ("c", "a", "b"))
+    weights = custom.balanced_class_weights(examples_of(*labels), ("c", "a", "b"))
     assert weights == pytest.approx((10 / 3, 10 / 18, 10 / 9))
     expected = compute_class_weight(class_weight="balanced", classes=np.array(["c", "a", "b"]), y=labels)
     assert weights == pytest.approx(tuple(expected))
-    assert "'d' has none" in message_of(label_flags.balanced_class_weights, examples_of("a", "b"), ("a", "b", "d"))
+    assert "'d' has none" in message_of(custom.balanced_class_weights, examples_of("a", "b"), ("a", "b", "d"))
 
 
 def test_class_weights_are_read_from_the_flag():
     examples = examples_of("a", "a", "a", "b")
-    assert label_flags.class_weights(None, examples, ("a", "b")) is None
-    assert label_flags.class_weights("none", examples, ("a", "b")) is None
-    assert label_flags.class_weights("balanced", examples, ("a", "b")) == pytest.approx((2 / 3, 2))
-    assert label_flags.class_weights("b=2.5", examples, ("a", "b")) == (1.0, 2.5)
-    assert "Unknown label in --class_weights 'c'" in message_of(label_flags.class_weights, "c=1", examples, ("a", "b"))
+    assert custom.class_weights(None, examples, ("a", "b")) is None
+    assert custom.class_weights("none", examples, ("a", "b")) is None
+    assert custom.class_weights("balanced", examples, ("a", "b")) == pytest.approx((2 / 3, 2))
+    assert custom.class_weights("b=2.5", examples, ("a", "b")) == (1.0, 2.5)
+    assert "Unknown label in --class_weights 'c'" in message_of(custom.class_weights, "c=1", examples, ("a", "b"))
     for bad in ("b=0", "b=-1", "b=much", "b=nan"):
-        assert "expected a positive number for 'b'" in message_of(label_flags.class_weights, bad, examples, ("a", "b"))
-    assert "no classes" in message_of(label_flags.class_weights, "balanced", examples, ())
+        assert "expected a positive number for 'b'" in message_of(custom.class_weights, bad, examples, ("a", "b"))
+    assert "no classes" in message_of(custom.class_weights, "balanced", examples, ())
 
 
 # -------------------------------------------------------------------------------------------------- flags

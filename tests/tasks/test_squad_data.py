@@ -16,10 +16,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
-from adapter_bert.tasks import encodings
-from adapter_bert.tasks.squad import dataset as squad
-from adapter_bert.tasks.squad import files as squad_files
-from adapter_bert.tasks.squad.dataset import Answer
+from adapter_bert.tasks import encodings, squad
+from adapter_bert.tasks.squad import reader
+from adapter_bert.tasks.squad.dataset import GoldAnswer
 from scripts import split_squad
 from tests.helpers import ROOT, SHARED, message_of
 
@@ -50,13 +49,13 @@ def write(folder, value, name: str = "squad.json") -> str:
 
 
 def read(folder, *questions: dict, context: str = CONTEXT) -> squad.Dataset:
-    return squad_files.read(write(folder, content(paragraph(*questions, context=context))))
+    return squad.read(write(folder, content(paragraph(*questions, context=context))))
 
 
 def refusal(folder, value, name: str = "squad.json") -> str:
     """What a file is refused with, without its path."""
     path = write(folder, value, name)
-    message = message_of(squad_files.read, path)
+    message = message_of(squad.read, path)
     assert message.startswith(path)
     return message[len(path) :]
 
@@ -84,7 +83,7 @@ def test_a_file_of_version_1_is_read(tmp_path):
     dataset = read(tmp_path, *V1)
     assert [(p.context, [q.id for q in p.questions]) for p in dataset.paragraphs] == [(CONTEXT, ["a", "b"])]
     assert [q.text for q in dataset.questions()] == ["Who is a?", "Who is b?"]
-    assert next(dataset.questions()).found == Answer("cat", 4)
+    assert next(dataset.questions()).found == GoldAnswer("cat", 4)
     assert dataset.golds() == {"a": ["cat"], "b": ["dog", "The dog"]}
     assert dataset.num_questions == 2
     assert dataset.has_answers and not dataset.has_negatives and not dataset.says_impossible
@@ -99,7 +98,7 @@ def test_a_file_of_version_2_has_unanswerable_questions_whose_plausible_answers_
 
 def test_paragraphs_of_all_articles_keep_their_order(tmp_path):
     articles = [{"paragraphs": [paragraph(qa("c")), paragraph()]}, {"title": 1, "paragraphs": [paragraph(qa("a"))]}]
-    dataset = squad_files.read(write(tmp_path, {"data": articles}))
+    dataset = squad.read(write(tmp_path, {"data": articles}))
     assert ids(dataset) == ["c", "a"]
     assert len(dataset.paragraphs) == 3
 
@@ -121,7 +120,7 @@ def test_a_test_file_has_no_answers_and_nothing_in_it_is_called_unanswerable(tmp
 
 def test_a_byte_order_mark_is_dropped(tmp_path):
     path = write(tmp_path, b"\xef\xbb\xbf" + json.dumps(content(paragraph(*V1)), ensure_ascii=False).encode("utf-8"))
-    assert squad_files.read(path).num_questions == 2
+    assert squad.read(path).num_questions == 2
 
 
 # --------------------------------------------------------------------------------------------- where answers stand
@@ -150,7 +149,7 @@ def test_a_byte_order_mark_is_dropped(tmp_path):
 )
 def test_an_answer_stands_where_the_file_says_or_else_at_the_nearest_place(tmp_path, text, told, start):
     answer = next(read(tmp_path, qa("a", (text, told))).questions()).answers[0]
-    assert answer == Answer(text, start, moved=start is not None and start != told)
+    assert answer == GoldAnswer(text, start, moved=start is not None and start != told)
     if start is not None:
         assert CONTEXT[start : start + len(text)] == text
 
@@ -163,19 +162,19 @@ def test_the_nearest_place_is_that_of_a_search_over_all_places():
         told = choice.randint(-3, 15)
         places = [i for i in range(len(context)) if context.startswith(text, i)]
         expected = min(places, key=lambda place: (abs(place - told), place), default=None)
-        assert squad_files._nearest(context, text, told) == expected, (context, text, told)
+        assert reader._nearest(context, text, told) == expected, (context, text, told)
 
 
 def test_the_first_answer_that_stands_in_the_context_is_found(tmp_path):
     question = next(read(tmp_path, qa("a", ("bird", 4), ("dog", 0), ("cat", 4))).questions())
-    assert question.found == Answer("dog", 17, moved=True)
+    assert question.found == GoldAnswer("dog", 17, moved=True)
     assert [answer.text for answer in question.answers] == ["bird", "dog", "cat"]
 
 
 def test_lone_surrogates_become_one_replacement_character_each_so_that_files_can_be_written(tmp_path, warnings):
     dataset = read(tmp_path, qa("a", ("b\udc00c", 2), question="\ud800?"), context="a b\udc00c 😀")
     question = next(dataset.questions())
-    assert (question.text, question.found) == ("\ufffd?", Answer("b\ufffdc", 2))
+    assert (question.text, question.found) == ("\ufffd?", GoldAnswer("b\ufffdc", 2))
     assert dataset.paragraphs[0].context == "a b\ufffdc 😀"
     repr(dataset).encode("utf-8")
     assert squad.fingerprint(dataset).startswith("sha256:")
@@ -187,16 +186,16 @@ def test_lone_surrogates_become_one_replacement_character_each_so_that_files_can
 
 def test_a_missing_file_is_told_with_what_is_there(tmp_path):
     write(tmp_path, "", "dev-v1.1.json")
-    assert message_of(squad_files.read, str(tmp_path / "dev.json")).endswith(
+    assert message_of(squad.read, str(tmp_path / "dev.json")).endswith(
         "dev.json does not exist; the folder holds: dev-v1.1.json."
     )
-    assert "does not exist" in message_of(squad_files.read, str(tmp_path / "no" / "dev.json"))
-    assert message_of(squad_files.read, "nosuch://bucket/dev.json")
+    assert "does not exist" in message_of(squad.read, str(tmp_path / "no" / "dev.json"))
+    assert message_of(squad.read, "nosuch://bucket/dev.json")
 
 
 def test_a_folder_is_told_with_what_is_in_it(tmp_path):
     write(tmp_path, "", "dev-v1.1.json")
-    assert message_of(squad_files.read, str(tmp_path)) == (
+    assert message_of(squad.read, str(tmp_path)) == (
         f"{tmp_path} is a folder, expected a SQuAD file; it holds: dev-v1.1.json."
     )
 
@@ -428,7 +427,7 @@ def test_any_damage_is_either_read_or_refused_in_one_sentence(monkeypatch, warni
         # Not by way of the disk, which would take most of the time.
         monkeypatch.setattr(encodings, "read_bytes", lambda path: text.encode("utf-8", "surrogatepass"))  # noqa: B023
         try:
-            refusals = uses(squad_files.read("squad.json"))
+            refusals = uses(squad.read("squad.json"))
             outcomes["read"] += 1
         except UserError as error:
             refusals = [error]
@@ -493,7 +492,7 @@ def test_one_warning_tells_what_is_left_out_of_training_and_which_answers_were_m
         paragraph(qa("far-2", ("Cat", 4))),
     ]
     path = write(tmp_path, content(*pages))
-    dataset = squad_files.read(path)
+    dataset = squad.read(path)
     assert not warnings
     trained = squad.for_training(dataset)
     assert ids(trained) == ["good", "moved", "no"]
@@ -525,9 +524,7 @@ def test_a_file_without_answers_cannot_be_trained_on(tmp_path):
 
 
 def test_a_file_of_which_nothing_is_left_to_train_on_is_refused(tmp_path):
-    dataset = squad_files.read(
-        write(tmp_path, content(paragraph(qa("a", ("bird", 4))), paragraph(qa("b"), context="")))
-    )
+    dataset = squad.read(write(tmp_path, content(paragraph(qa("a", ("bird", 4))), paragraph(qa("b"), context=""))))
     assert message_of(squad.for_training, dataset) == (
         f"{dataset.path}: none of 2 questions can be trained on. Left out, as none of their answers stands in the "
         "context: 1 (a). Left out, as their context is empty: 1 (b)."
@@ -551,7 +548,7 @@ def test_the_fingerprint_is_of_what_is_learnt_and_not_of_names(tmp_path):
         read(tmp_path, dict(a, answers=[{"text": "dog", "answer_start": 17}]), b),
         read(tmp_path, dict(a, answers=[{"text": "cat", "answer_start": 39}]), b),
         read(tmp_path, a, dict(b, is_impossible=False)),
-        squad_files.read(write(tmp_path, content(paragraph(a), paragraph(b)))),
+        squad.read(write(tmp_path, content(paragraph(a), paragraph(b)))),
     ]
     assert len({same, *map(squad.fingerprint, others)}) == len(others) + 1
 
@@ -580,10 +577,10 @@ def real(name: str) -> str:
 )
 def test_the_published_files_are_read_whole(name, flag, articles, expected, warnings):
     path = real(name)
-    dataset = squad_files.read(path)
+    dataset = squad.read(path)
     nothing = dict.fromkeys(["empty_contexts", "unanswerable", "answers_not_found", "answers_moved"], 0)
     assert squad.describe(dataset) == dict(nothing, **expected)
-    assert len(split_squad.titles(squad_files.load(path))) == articles
+    assert len(split_squad.titles(squad.load(path))) == articles
     assert dataset.says_impossible == dataset.has_negatives == flag
     squad.check_version(dataset, flag)
     assert "--version_2_with_negative" in message_of(squad.check_version, dataset, not flag)
@@ -703,7 +700,7 @@ def test_a_published_file_is_split_into_two(tmp_path, name):
     source = real(name)
     parts = split(tmp_path, source)
     whole, train, dev = (
-        squad_files.read(path) for path in (source, str(tmp_path / "train.json"), str(tmp_path / "dev.json"))
+        squad.read(path) for path in (source, str(tmp_path / "train.json"), str(tmp_path / "dev.json"))
     )
     assert sorted(ids(train) + ids(dev)) == sorted(ids(whole))
     assert {**train.golds(), **dev.golds()} == whole.golds()
@@ -718,5 +715,5 @@ def test_the_script_runs_from_the_command_line_in_any_folder(tmp_path):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=str(tmp_path))
     assert done.returncode == 0, done.stdout
     assert "new/train.json: 4 articles, 4 questions" in done.stdout
-    assert squad_files.read(str(tmp_path / "new" / "train.json")).num_questions == 4
+    assert squad.read(str(tmp_path / "new" / "train.json")).num_questions == 4
     assert sorted(os.listdir(str(tmp_path))) == ["dev.json", "new", "squad.json"]

@@ -18,7 +18,7 @@ _SHOWN_IDS = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class GoldAnswer:
     """One answer as an annotator gave it.
 
     Attributes:
@@ -46,11 +46,11 @@ class Question:
 
     id: str
     text: str
-    answers: Tuple[Answer, ...]
+    answers: Tuple[GoldAnswer, ...]
     is_impossible: bool
 
     @property
-    def found(self) -> Optional[Answer]:
+    def found(self) -> Optional[GoldAnswer]:
         """The first answer that stands in the context."""
         return next((answer for answer in self.answers if answer.start is not None), None)
 

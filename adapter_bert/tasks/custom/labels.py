@@ -8,7 +8,7 @@ import math
 from typing import Dict, Iterable, Optional, Sequence, Tuple, Union
 
 from adapter_bert.common import errors
-from adapter_bert.tasks.custom import formats
+from adapter_bert.tasks.custom import tables
 from adapter_bert.tasks.task import InputExample
 
 
@@ -106,7 +106,7 @@ def _json_value(text: str, kind: type, flag: str) -> Union[list, dict]:
 def _scalar(value: object, flag: str, text: str) -> str:
     if isinstance(value, (list, dict)):
         raise errors.UserError(f"{flag} expects texts, found {json.dumps(value)} in '{text}'.")
-    return formats.cell_text(value)
+    return tables.cell_text(value)
 
 
 def finite(text: str) -> Optional[float]:
@@ -120,5 +120,5 @@ def finite(text: str) -> Optional[float]:
 
 def short(label: str, width: int = 40) -> str:
     """A label for messages, which have one line and should be readable."""
-    label = formats.one_line(label)
+    label = tables.one_line(label)
     return label if len(label) <= width else label[: width - 1] + "…"

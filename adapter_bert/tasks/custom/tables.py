@@ -53,7 +53,7 @@ class TableFormat:
     quoting: Optional[bool] = None
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """One row.
 
     Attributes:
@@ -89,12 +89,12 @@ class Table:
 
     path: str
     columns: Tuple[str, ...]
-    rows: List[Row]
+    rows: List[TableRow]
     layout: str
     kind: str
     unit: str = "line"
 
-    def place(self, row: Row) -> str:
+    def place(self, row: TableRow) -> str:
         """Where a row lies, for messages."""
         return f"{self.path}, {self.unit} {row.file or row.number}"
 
@@ -127,7 +127,7 @@ class Table:
         unknown = errors.unknown(purpose, column, [name or "(no name)" for name in self.columns])
         raise errors.UserError(f"{self.path} ({self.layout}): {unknown}{hint}")
 
-    def text(self, row: Row, position: int) -> str:
+    def text(self, row: TableRow, position: int) -> str:
         """A cell as text.
 
         Raises:
@@ -152,7 +152,7 @@ class Table:
             )
         return cell_text(value)
 
-    def _quoting_hint(self, row: Row) -> str:
+    def _quoting_hint(self, row: TableRow) -> str:
         if "tab" in self.layout and any(str(cell).startswith('"') for cell in row.cells):
             return " If quotes enclose cells in this file, and line ends in them, give --quoting=true."
         return ""
@@ -309,7 +309,7 @@ def _delimited_table(path: str, text: str, delimiter: str, quoting: bool, header
                 f"{path}, line {number}: found {_count(len(cells), 'cell')} ({layout}), expected {len(names)}; most "
                 f"likely a {_DELIMITER_NAMES[delimiter]} inside a cell. {remedy}"
             )
-    rows = [Row(number, cells) for number, cells in records]
+    rows = [TableRow(number, cells) for number, cells in records]
     return Table(path, tuple(names), rows, layout, "header" if header else "numbers")
 
 
@@ -354,7 +354,7 @@ def _json_table(path: str, text: str) -> Table:
             raise errors.UserError(f"{path}, {unit} {number}: expected a JSON object {{…}}, found {found}.")
         objects.append((number, value))
     columns = tuple(dict.fromkeys(itertools.chain.from_iterable(value for _, value in objects)))
-    rows = [Row(number, [value.get(column, _ABSENT) for column in columns]) for number, value in objects]
+    rows = [TableRow(number, [value.get(column, _ABSENT) for column in columns]) for number, value in objects]
     return Table(path, columns, rows, "JSON array" if is_array else "JSON lines", "keys", unit)
 
 
@@ -393,7 +393,7 @@ def _files_table(path: str, files: Iterable[Tuple[str, bytes]], encoding: Option
         text, note = encodings.decode(data, f"{path}, file {name}", encoding)
         if note:
             notes.append(f"{name}, {note}")
-        rows.append(Row(len(rows) + 1, [text, parts[-2]], name))
+        rows.append(TableRow(len(rows) + 1, [text, parts[-2]], name))
     if not rows:
         found = ", ".join(loose[:10]) or "nothing"
         raise errors.UserError(

@@ -11,8 +11,8 @@ import numpy as np
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
-from adapter_bert.tasks.custom import formats
-from adapter_bert.tasks.custom.label_flags import finite, short
+from adapter_bert.tasks.custom import tables
+from adapter_bert.tasks.custom.labels import finite, short
 from adapter_bert.tasks.task import InputExample, Task
 
 SPLITS = ("train", "dev", "test")
@@ -36,7 +36,7 @@ class CustomData:
       train_file, dev_file, test_file: see `formats`. Without a dev file, a share of train_file is split off.
       text_column, text_pair_column, label_column: names, or numbers from 1 in a file without a header.
       task_type: `classification` or `regression`.
-      encoding, header, quoting: see `tasks.custom.formats.TableFormat`.
+      encoding, header, quoting: see `tasks.custom.tables.TableFormat`.
       labels: keep only rows with these labels; their order is the order of the classes.
       label_map: spelling in the files -> label. Applied before `labels`.
       dev_fraction: share of the training file's rows that is split off; 0: none.
@@ -46,9 +46,9 @@ class CustomData:
     train_file: Optional[str] = None
     dev_file: Optional[str] = None
     test_file: Optional[str] = None
-    text_column: str = formats.TEXT_COLUMN
+    text_column: str = tables.TEXT_COLUMN
     text_pair_column: Optional[str] = None
-    label_column: str = formats.LABEL_COLUMN
+    label_column: str = tables.LABEL_COLUMN
     task_type: str = "classification"
     encoding: Optional[str] = None
     header: Optional[bool] = None
@@ -98,8 +98,8 @@ class _Source:
     def __init__(self, path: str, data: CustomData, with_label: bool) -> None:
         named = [data.text_column, data.text_pair_column, data.label_column if with_label else None]
         chosen = [column for column in named if column]
-        table_format = formats.TableFormat(data.encoding, data.header, data.quoting)
-        self.table = formats.read_table(path, chosen, table_format)
+        table_format = tables.TableFormat(data.encoding, data.header, data.quoting)
+        self.table = tables.read_table(path, chosen, table_format)
         self.text_a = self._find(data.text_column, "--text_column")
         self.text_b = self._find(data.text_pair_column, "--text_pair_column") if data.text_pair_column else None
         self.label = self._find(data.label_column, "--label_column") if with_label else None

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.tasks import encodings
-from adapter_bert.tasks.squad.dataset import Answer, Dataset, Paragraph, Question, shown
+from adapter_bert.tasks.squad.dataset import Dataset, GoldAnswer, Paragraph, Question, shown
 
 _LAYOUT = 'a SQuAD file is expected: {"data": [{"paragraphs": [{"context": …, "qas": [{"id": …, "question": …}]}]}]}'
 _TABLE_EXTENSIONS = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson")
@@ -181,7 +181,7 @@ class _Reader:
     def question(self, node: _Node, context: str) -> Question:
         question_id = self.id(node)
         text = self.text(node.at("question"))
-        answers: Tuple[Answer, ...] = ()
+        answers: Tuple[GoldAnswer, ...] = ()
         if node.has("answers"):
             answers = tuple(self.answer(answer, context) for answer in node.at("answers").items())
         is_impossible = False
@@ -207,11 +207,11 @@ class _Reader:
         self.places.setdefault(question_id, node.place)
         return question_id
 
-    def answer(self, node: _Node, context: str) -> Answer:
+    def answer(self, node: _Node, context: str) -> GoldAnswer:
         text = self.text(node.at("text"))
         told = node.at("answer_start").whole_number()
         start = _nearest(context, text, told)
-        return Answer(text, start, moved=start is not None and start != told)
+        return GoldAnswer(text, start, moved=start is not None and start != told)
 
     def text(self, node: _Node) -> str:
         # One character for one, so that offsets stay; and the same in context and answer.
