@@ -29,7 +29,6 @@ from adapter_bert.pipeline import feature_store, records, spans, writing
 from adapter_bert.pipeline.spans import WindowConfig
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.squad.dataset import Dataset, GoldAnswer, Paragraph, Question
-from scripts import check_squad
 from tests.helpers import DAMAGES, ROOT, SHARED, damage, message_of
 from tests.test_tokenization import SHARED_SPM, SHARED_VOCAB, SPECIALS, train_sentencepiece, write
 
@@ -829,50 +828,3 @@ def test_the_threshold_survives_the_way_through_a_flag(tokenizer):
     dataset = plain_words(1, tokenizer)
     fitted = scores_of(dataset, tokenizer, random_rows(dataset, tokenizer, 1)).metrics["best_f1_thresh"]
     assert float(f"{fitted}") == fitted == json.loads(json.dumps(fitted))
-
-
-# ---------------------------------------------------------------------------------------- scripts/check_squad.py
-
-
-@pytest.mark.parametrize(
-    "answer, cause",
-    [
-        ("b c", None),
-        ("old", check_squad.INSIDE),
-        ("a b c d e f", check_squad.TOO_LONG),
-        ("x", check_squad.NOT_THERE),
-    ],
-)
-def test_a_loss_has_a_cause(tokenizer, tmp_path, monkeypatch, capsys, vocab_file, answer, cause):
-    context = "a b c d e f golden ."
-    answers = [{"text": answer, "answer_start": max(context.find(answer), 0)}]
-    right = {"id": "right", "question": "Who?", "answers": [{"text": "d", "answer_start": 6}]}
-    questions = [{"id": "odd", "question": "Who?", "answers": answers}, right]
-    content = {"data": [{"paragraphs": [{"context": context, "qas": questions}]}]}
-    path = write(tmp_path / "file.json", json.dumps(content))
-    flags = [f"--vocab_file={vocab_file}", "--max_answer_length=5", "--rounds=0", "--max_seq_length=32"]
-    lengths = ["--doc_stride=8", "--max_query_length=8"]
-    monkeypatch.setattr(sys, "argv", ["check_squad.py", path, *flags, *lengths])
-    check_squad.main()
-    told = capsys.readouterr().out
-    assert "questions 2" in told and "windows 2" in told
-    assert f"exact_match {100 if cause is None else 50}.0000" in told
-    if cause:
-        assert f"| {cause} | 1 |" in told and f"  odd: {answer!r}, found" in told
-    else:
-        assert told.count("Nothing is lost.") == 2
-    recovered = 1 if cause in (check_squad.INSIDE, check_squad.NOT_THERE) else 2
-    assert f"cut out again by their tokens: {recovered} of 2" in told
-
-
-def test_causes_of_windows_are_told_apart(tokenizer):
-    lengths = WindowConfig(max_seq_length=9, doc_stride=2, max_query_length=2)
-
-    def cause(answer):
-        [gold] = check_squad.golds_of(dataset_of(asked("a b c d e f g h", answer)), tokenizer, lengths)
-        return check_squad.cause_of_loss(gold, AnswerRules())
-
-    # Windows abcd, cdef, efgh; `c` has most context in the first, `d` in the second.
-    assert cause("b c d e") == check_squad.NO_WINDOW
-    assert cause("c d e") == check_squad.LITTLE_CONTEXT
-    assert cause("d e f") == check_squad.ELSE, "nothing is wrong with it"

@@ -1,0 +1,102 @@
+"""Converting SQuAD's dev files to windows of tokens and back to text loses a known, small number of answers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Iterator
+
+import numpy as np
+import pytest
+
+import tokenization
+from adapter_bert.evaluation.answer_decoding import AnswerDecoder
+from adapter_bert.evaluation.answers import AnswerRules
+from adapter_bert.pipeline import spans
+from adapter_bert.tasks import squad
+from adapter_bert.tasks.squad.dataset import Dataset
+from tests.helpers import SHARED
+
+pytestmark = pytest.mark.parity
+
+VOCABULARY = os.path.join(SHARED, "weights", "e5-small", "vocab.txt")  # BERT uncased
+WINDOWS = spans.WindowConfig()
+RULES = AnswerRules()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> tokenization.FullTokenizer:
+    if not os.path.exists(VOCABULARY):
+        pytest.skip(f"{VOCABULARY} does not exist")
+    return tokenization.FullTokenizer(VOCABULARY)
+
+
+def read(name: str) -> Dataset:
+    path = os.path.join(SHARED, "data", "squad", name)
+    if not os.path.exists(path):
+        pytest.skip(f"{path} does not exist")
+    return squad.read(path)
+
+
+def oracle_rows(dataset: Dataset, tokenizer: Any) -> Iterator[Dict[str, Any]]:
+    """Yield the predictions of a model that is sure of the gold tokens: logit 10 there, 0 elsewhere."""
+    first_question = 0
+    for paragraph in dataset.paragraphs:
+        for features in spans.paragraph_features(paragraph, first_question, tokenizer, WINDOWS):
+            logits = np.zeros((2, WINDOWS.max_seq_length), np.float32)
+            logits[[0, 1], [features.start_position, features.end_position]] = 10.0
+            ids = {"question_ids": features.question_id, "window_ids": features.window_id}
+            yield {**ids, "logits": logits, "loss": 0.0}
+        first_question += len(paragraph.questions)
+
+
+def count_recovered(dataset: Dataset, tokenizer: Any) -> Dict[str, int]:
+    """Count the annotations whose text their gold tokens reproduce exactly, and why the others are lost."""
+    counts = dict.fromkeys(("annotated", "recovered", "inside_a_token", "too_long", "split_by_windows"), 0)
+    windows = spans.all_windows(dataset.paragraphs, tokenizer, WINDOWS)
+    for paragraph in dataset.paragraphs:
+        document = spans.tokenize_document(paragraph.context, tokenizer)
+        for question in paragraph.questions:
+            question_windows = next(windows)
+            answer = question.found
+            tokens = document.find(answer)
+            if answer is None or tokens is None:
+                counts["annotated"] += bool(question.answers)
+                continue
+            first, last = tokens
+            start, end = int(document.starts[first]), int(document.ends[last])
+            counts["annotated"] += 1
+            counts["recovered"] += paragraph.context[start:end] == answer.text
+            counts["inside_a_token"] += start < answer.start or end > answer.start + len(answer.text)
+            counts["too_long"] += last - first >= RULES.max_answer_length
+            counts["split_by_windows"] += not any(
+                w.begin <= first and last < w.begin + len(w.starts) and w.has_max_context[first - w.begin]
+                for w in question_windows
+            )
+    return counts
+
+
+@pytest.mark.parametrize(
+    "name, num_windows, counts, metrics",
+    [
+        (
+            "dev-v1.1.rebuilt.json",
+            10_833,
+            {"annotated": 10_570, "recovered": 10_509, "inside_a_token": 61, "too_long": 9, "split_by_windows": 0},
+            {"exact_match": 99.43, "f1": 99.50},
+        ),
+        (
+            "dev-v2.0.rebuilt.json",
+            12_232,
+            {"annotated": 5_928, "recovered": 5_893, "inside_a_token": 35, "too_long": 9, "split_by_windows": 0},
+            {"exact": 99.67, "f1": 99.71},
+        ),
+    ],
+)
+def test_gold_tokens_give_back_the_gold_answers(tokenizer, name, num_windows, counts, metrics):
+    dataset = read(name)
+    assert count_recovered(dataset, tokenizer) == counts
+    rows = list(oracle_rows(dataset, tokenizer))
+    assert len(rows) == num_windows
+    decoder = AnswerDecoder(dataset, tokenizer, WINDOWS, AnswerRules(version_2=dataset.says_impossible))
+    scores = decoder.score(rows)
+    assert {metric: round(scores.metrics[metric], 2) for metric in metrics} == metrics
