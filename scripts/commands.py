@@ -1,0 +1,15 @@
+"""Console commands of the entry points, run as programs so that flags are checked before TensorFlow loads."""
+
+from __future__ import annotations
+
+import runpy
+
+
+def classifier() -> None:
+    """Run `run_classifier.py`."""
+    runpy.run_module("run_classifier", run_name="__main__", alter_sys=True)
+
+
+def squad() -> None:
+    """Run `run_squad.py`."""
+    runpy.run_module("run_squad", run_name="__main__", alter_sys=True)
