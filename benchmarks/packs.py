@@ -36,8 +36,7 @@ import run_classifier
 from adapter_bert.model import parameters
 from adapter_bert.model.heads import ClassificationHead
 from adapter_bert.training.model_fn import WeightAssigner
-from adapter_bert.weights import bases, fingerprints, packs
-from adapter_bert.weights.exchange import huggingface
+from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 from adapter_bert.weights.loading import Part
 from adapter_layers import AdapterConfig
 
@@ -68,7 +67,12 @@ def describe_pack(config: modeling.BertConfig, mode: str, size: int, base: str =
         tuning_mode=mode,
         head="classification",
         labels=["0", "1"],
-        tokenizer=packs.describe_tokenizer("wordpiece", True, vocabulary()),
+        tokenizer={
+            "type": "wordpiece",
+            "do_lower_case": True,
+            "entries": VOCABULARY,
+            "vocabulary": fingerprints.of_text("\n".join(vocabulary())),
+        },
         max_seq_length=128,
         base=base,
         created=packs.now(),
@@ -126,9 +130,9 @@ def sizes(shape: str, folder: str) -> str:
 def write_base(config: modeling.BertConfig, folder: str) -> bases.Base:
     """A base with random weights."""
     os.makedirs(folder)
-    shapes = {row.google: row.shape for row in huggingface.tensor_table(config.to_dict())}
-    huggingface.write_checkpoint(random_tensors(shapes, 0), os.path.join(folder, huggingface.CHECKPOINT_NAME))
-    for name, text in ((huggingface.CONFIG_NAME, config.to_json_string()), ("vocab.txt", "\n".join(vocabulary()))):
+    shapes = bases.bert_shapes(config)
+    checkpoints.write(random_tensors(shapes, 0), os.path.join(folder, bases.CHECKPOINT_NAME))
+    for name, text in ((bases.CONFIG_NAME, config.to_json_string()), ("vocab.txt", "\n".join(vocabulary()))):
         with open(os.path.join(folder, name), "w") as file:
             file.write(text + "\n")
     return bases.Base.find(folder)

@@ -6,7 +6,6 @@
     python scripts/bank.py show    --bank=bank cola
     python scripts/bank.py verify  --bank=bank
     python scripts/bank.py remove  --bank=bank cola
-    python scripts/bank.py average --bank=bank runs/cola-1 runs/cola-2 runs/cola-3 --name=cola-mean
     python scripts/bank.py export  --bank=bank cola --format=adapterhub --output=exports/cola
     python scripts/bank.py import  --bank=bank google/model.ckpt-1340 --format=checkpoint --task_name=CoLA
 
@@ -57,7 +56,7 @@ def create(args: argparse.Namespace) -> None:
 
 
 def _is_hugging_face(folder: str) -> bool:
-    names = (huggingface.CONFIG_NAME, "config.json")
+    names = (bases.CONFIG_NAME, "config.json")
     return [os.path.isfile(os.path.join(folder, name)) for name in names] == [False, True]
 
 
@@ -343,20 +342,6 @@ def find_task(name: str, labels: Optional[str]) -> Tuple[str, Optional[List[str]
     return task.name, list(task.labels) if given is None else given
 
 
-def average(args: argparse.Namespace) -> None:
-    """Adds the mean of several packs of one task."""
-    bank = Bank.open(args.bank)
-    known = bank.names()
-    members = [bank.read(each) if each in known else packs.read(packs.find(each)) for each in args.packs]
-    pack = packs.mean(members, packs.now())
-    if len({member.fingerprint for member in members}) < len(members):
-        print("Warning: some of these packs hold the same weights.")
-    _add(bank, pack, args)
-    print(f"It has no score yet. Evaluate it with {_script_of(pack.config)} --do_eval=true --adapter_pack=…, then:")
-    path = bank.path(args.name)
-    print(f"python scripts/bank.py add --bank={args.bank} {path} --name={args.name} --replace --results=OUTPUT_DIR")
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -392,15 +377,13 @@ def make_parser() -> argparse.ArgumentParser:
     one.add_argument("--output", required=True, help="pack: a file or folder; adapterhub: a folder; checkpoint: prefix")
     one.add_argument("--overwrite", action="store_true", help="replace what is there")
     _add_import(command(import_pack, "import", "take what others have trained on this base into the bank"))
-    one = command(average, "average", "add the mean of several packs of one task, e.g. of five seeds")
-    one.add_argument("packs", metavar="PACK", nargs="+", help="a name in the bank, a pack, or a training's folder")
-    _add_name(one, required=True)
     return parser
 
 
-def _add_name(parser: argparse.ArgumentParser, required: bool = False) -> None:
-    default = "" if required else "; default: the task's name in lower case"
-    parser.add_argument("--name", required=required, help="in the bank: letters, digits, '-', '_', '.'" + default)
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--name", help="in the bank: letters, digits, '-', '_', '.'; default: the task's name in lower case"
+    )
     parser.add_argument("--replace", action="store_true", help="replace the pack of that name")
 
 

@@ -34,6 +34,7 @@ import tensorflow.compat.v1 as tf
 import adapter_layers
 import modeling
 from adapter_bert.common.errors import UserError, exits_on_user_error
+from adapter_bert.common.text import first_names
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, fingerprints, packs
 from adapter_bert.weights.exchange import adapterhub, huggingface
@@ -89,7 +90,7 @@ def make_pack(base: bases.Base, variant: Variant, stddev: float) -> packs.Pack:
         tuning_mode="adapter",
         head=variant.head,
         labels=list(variant.labels),
-        tokenizer=packs.describe_tokenizer("wordpiece", True, base.vocabulary()),
+        tokenizer=base.describe_tokenizer(),
         max_seq_length=LENGTH,
         base=None,
         created=CREATED,
@@ -248,7 +249,7 @@ def check_base(
     ours = check_parity.run_ours(parity_base, batch, None, None)
     model, info = transformers.BertModel.from_pretrained(exported, output_loading_info=True)
     problems = sorted(info["missing_keys"]) + sorted(info["unexpected_keys"])
-    report.add("base, exported: all weights are taken", huggingface.some(problems) + " missing or left", not problems)
+    report.add("base, exported: all weights are taken", first_names(problems) + " missing or left", not problems)
     theirs = run_theirs(model, batch)
     real, last = batch.mask.astype(bool), f"layer {base.config().num_hidden_layers - 1}"
     report.outputs("base, exported: last layer", ours[last][real], theirs.last_hidden_state.numpy()[real])

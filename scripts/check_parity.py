@@ -38,10 +38,11 @@ import adapter_layers
 import modeling
 import tokenization
 from adapter_bert.common.errors import UserError, exits_on_user_error
+from adapter_bert.common.text import first_names
 from adapter_bert.model import heads, parameters
 from adapter_bert.pipeline import features
 from adapter_bert.tasks.task import InputExample
-from adapter_bert.weights import checkpoints
+from adapter_bert.weights import bases, checkpoints
 from adapter_bert.weights.exchange import adapterhub, huggingface
 from adapter_bert.weights.exchange.huggingface import TensorRow
 
@@ -219,7 +220,7 @@ def load_theirs(hf_dir: str) -> Any:
     )
     absent = [name for name in info["missing_keys"] if not name.startswith("classifier.")]
     if absent:
-        names = huggingface.some(sorted(absent))
+        names = first_names(sorted(absent))
         raise UserError(f"{hf_dir} lacks weights, which would then be random on their side: {names}.")
     return model.eval()
 
@@ -338,12 +339,12 @@ def check_parameters(report: Report, title: str, config: modeling.BertConfig, si
 
 def load_base(hf_dir: str, checkpoint_dir: str, size: int) -> Base:
     """Checks what the flags name: both folders hold one architecture, and the adapters' size is possible."""
-    config = modeling.BertConfig.from_json_file(os.path.join(checkpoint_dir, huggingface.CONFIG_NAME))
-    checkpoint = os.path.join(checkpoint_dir, huggingface.CHECKPOINT_NAME)
-    shapes = {row.google: row.shape for row in huggingface.tensor_table(config.to_dict())}
+    config = modeling.BertConfig.from_json_file(os.path.join(checkpoint_dir, bases.CONFIG_NAME))
+    checkpoint = os.path.join(checkpoint_dir, bases.CHECKPOINT_NAME)
+    shapes = bases.bert_shapes(config)
     misfit = modeling.describe_mismatch(shapes, checkpoints.read_shapes(checkpoints.find_prefix(checkpoint)))
     if misfit:
-        raise UserError(f"The checkpoint {checkpoint} does not fit its {huggingface.CONFIG_NAME}: {misfit}")
+        raise UserError(f"The checkpoint {checkpoint} does not fit its {bases.CONFIG_NAME}: {misfit}")
     hf_config = os.path.join(hf_dir, "config.json")
     for key, value in huggingface.google_config(huggingface.read_json(hf_config), hf_config).items():
         found = getattr(config, key)
@@ -376,7 +377,7 @@ def main() -> None:
         if args.checkpoint_dir is None:
             huggingface.convert(hf_dir, folder)
         base = load_base(hf_dir, args.checkpoint_dir or folder, args.adapter_size)
-        batch = make_batch(os.path.join(args.checkpoint_dir or folder, huggingface.VOCAB_NAME))
+        batch = make_batch(os.path.join(args.checkpoint_dir or folder, bases.VOCAB_NAME))
         table = trained_table(base.config, args.adapter_size)
         check_plain(report, base, batch)
         for pair in (("gelu", "gelu_erf"), ("gelu_new", "gelu"), ("relu", "relu")):

@@ -80,9 +80,9 @@ def describe(done: huggingface.Conversion, settings: Dict[str, Any]) -> str:
     lower = str(settings.get("do_lower_case") is not False).lower()
     flags = [
         "--task_name=CoLA --do_train=true --do_eval=true --data_dir=glue_data/CoLA --output_dir=runs/cola",
-        f"--bert_config_file={os.path.join(base, huggingface.CONFIG_NAME)}",
-        f"--vocab_file={os.path.join(base, huggingface.VOCAB_NAME)}",
-        f"--init_checkpoint={os.path.join(base, huggingface.CHECKPOINT_NAME)}",
+        f"--bert_config_file={os.path.join(base, bases.CONFIG_NAME)}",
+        f"--vocab_file={os.path.join(base, bases.VOCAB_NAME)}",
+        f"--init_checkpoint={os.path.join(base, bases.CHECKPOINT_NAME)}",
         f"--do_lower_case={lower} --max_seq_length={min(128, config['max_position_embeddings'])}",
     ]
     command = " \\\n    ".join(["  python run_classifier.py", *flags])

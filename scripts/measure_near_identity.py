@@ -28,8 +28,7 @@ import modeling
 import tokenization
 from adapter_bert.common.errors import UserError, exits_on_user_error
 from adapter_bert.model import parameters
-from adapter_bert.weights import checkpoints
-from adapter_bert.weights.exchange import huggingface
+from adapter_bert.weights import bases, checkpoints
 
 IDENTITY_SCALE, IDENTITY_LIMIT = 1e-7, 1e-6
 BERT_BASE = modeling.BertConfig(vocab_size=30522, type_vocab_size=2)
@@ -68,13 +67,13 @@ def load_base(bert_dir: Optional[str]) -> Base:
     """The BERT in a folder, checked, or a random one."""
     if bert_dir is None:
         return Base(BERT_BASE, None, None)
-    config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, huggingface.CONFIG_NAME))
-    checkpoint = checkpoints.find_prefix(os.path.join(bert_dir, huggingface.CHECKPOINT_NAME))
-    shapes = {row.google: row.shape for row in huggingface.tensor_table(config.to_dict())}
+    config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, bases.CONFIG_NAME))
+    checkpoint = checkpoints.find_prefix(os.path.join(bert_dir, bases.CHECKPOINT_NAME))
+    shapes = bases.bert_shapes(config)
     misfit = modeling.describe_mismatch(shapes, checkpoints.read_shapes(checkpoint))
     if misfit:
-        raise UserError(f"The checkpoint {checkpoint} does not fit its {huggingface.CONFIG_NAME}: {misfit}")
-    return Base(config, checkpoint, os.path.join(bert_dir, huggingface.VOCAB_NAME))
+        raise UserError(f"The checkpoint {checkpoint} does not fit its {bases.CONFIG_NAME}: {misfit}")
+    return Base(config, checkpoint, os.path.join(bert_dir, bases.VOCAB_NAME))
 
 
 def make_batch(base: Base) -> Tuple[np.ndarray, np.ndarray]:

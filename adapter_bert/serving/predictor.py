@@ -19,13 +19,13 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tokenization
 from adapter_bert.common import errors, files, parallel
+from adapter_bert.common.text import first_names
 from adapter_bert.devices import compat
 from adapter_bert.model import fused_ops, parameters
 from adapter_bert.pipeline.features import Encoder
 from adapter_bert.tasks.task import InputExample
 from adapter_bert.training.model_fn import WeightAssigner
-from adapter_bert.weights import checkpoints, loading, packs, record
-from adapter_bert.weights.exchange import huggingface
+from adapter_bert.weights import bases, checkpoints, loading, packs, record
 
 Text = Union[str, Tuple[str, str]]
 
@@ -234,11 +234,7 @@ def _load_tokenizer(
         vocab_file, spm_model_file = _tokenizer_beside(checkpoint, pack.config.tokenizer["type"])
     do_lower_case = pack.config.tokenizer["do_lower_case"]
     tokenizer = tokenization.create_tokenizer(vocab_file, spm_model_file, do_lower_case)
-    found = packs.describe_tokenizer(
-        "wordpiece" if vocab_file else "sentencepiece",
-        do_lower_case,
-        sorted(tokenizer.vocab, key=tokenizer.vocab.__getitem__),
-    )
+    found = bases.describe_tokenizer(tokenizer)
     if found != pack.config.tokenizer:
         raise errors.UserError(
             f"The pack {path} was trained with another tokenizer: {pack.config.tokenizer}; "
@@ -252,13 +248,13 @@ def _tokenizer_beside(checkpoint: str, kind: str) -> Tuple[Optional[str], Option
     folder = checkpoints.folder_of(checkpoint)
     names = sorted(tf.gfile.ListDirectory(folder))
     if kind == "wordpiece":
-        found = [name for name in names if name == huggingface.VOCAB_NAME]
+        found = [name for name in names if name == bases.VOCAB_NAME]
     else:
         found = [name for name in names if name.endswith(".model")]
     if len(found) != 1:
-        wanted = f"a {huggingface.VOCAB_NAME}" if kind == "wordpiece" else "one SentencePiece model (*.model)"
+        wanted = f"a {bases.VOCAB_NAME}" if kind == "wordpiece" else "one SentencePiece model (*.model)"
         raise errors.UserError(
-            f"Expected {wanted} beside the base {checkpoint}; found {huggingface.some(names)}. Give vocab_file or "
+            f"Expected {wanted} beside the base {checkpoint}; found {first_names(names)}. Give vocab_file or "
             "spm_model_file."
         )
     path = os.path.join(folder, found[0])

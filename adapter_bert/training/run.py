@@ -26,7 +26,7 @@ from adapter_bert.pipeline.writing import Files
 from adapter_bert.settings.common import Settings
 from adapter_bert.training import hooks
 from adapter_bert.training.model_fn import Schedule, TrainingTensors, build_model_fn
-from adapter_bert.weights import checkpoints, fingerprints, loading, packs, record
+from adapter_bert.weights import bases, checkpoints, fingerprints, loading, packs, record
 from adapter_bert.weights.best_pack import BestPack
 from adapter_bert.weights.record import RunRecord
 
@@ -74,12 +74,7 @@ class Run:
         self.head = head
         self.config = modeling.BertConfig.from_json_file(settings.bert_config_file)
         self.tokenizer = load_tokenizer(settings, self.config)
-        vocab = self.tokenizer.vocab
-        self._tokenizer_facts = packs.describe_tokenizer(
-            "wordpiece" if settings.vocab_file else "sentencepiece",
-            settings.do_lower_case,
-            sorted(vocab, key=vocab.__getitem__),
-        )
+        self._tokenizer_facts = bases.describe_tokenizer(self.tokenizer)
         modeling.check_sequence_length(settings.max_seq_length, self.config)
         self.record = RunRecord(settings, facts or {})
         self.seed = self.record.seed

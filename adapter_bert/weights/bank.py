@@ -23,8 +23,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors, files, placing
 from adapter_bert.model import parameters
-from adapter_bert.weights import bases, fingerprints, packs
-from adapter_bert.weights.exchange import huggingface
+from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 
 FILE_NAME = "bank.json"
 FORMAT = "adapter-bert bank 1"
@@ -48,7 +47,7 @@ class Notes:
       base: fingerprint of all tensors of the base.
       tensors: name -> digest of each.
       architecture: the content of the base's `bert_config.json`.
-      tokenizer: type, number of entries and fingerprint of the vocabulary, as in `packs.describe_tokenizer`.
+      tokenizer: type, number of entries and fingerprint of the vocabulary, as in `bases.describe_tokenizer`.
     """
 
     created: str
@@ -155,7 +154,7 @@ class Bank:
             )
         bank = cls(folder, _parse(path, files.read_json(path)))
         base, notes = bank.base, bank.notes
-        misfit = _differing(notes.architecture, base.config().to_dict(), packs.ARCHITECTURE)
+        misfit = _differing(notes.architecture, base.config().to_dict(), bases.ARCHITECTURE)
         misfit = misfit or _differing(notes.tokenizer, _describe_tokenizer(base), _TOKENIZER)
         if not misfit and set(notes.tensors) != set(base.shapes()):
             misfit = f"{len(notes.tensors)} tensors are noted, and it has {len(base.shapes())} or others"
@@ -468,7 +467,7 @@ def _write_checkpoint(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
     os.makedirs(staging)
     try:
         placing.remove_leftovers(folder, "." + name, os.stat(staging).st_mtime)
-        huggingface.write_checkpoint(tensors, os.path.join(staging, name))
+        checkpoints.write(tensors, os.path.join(staging, name))
         for path in files_of_checkpoint(prefix):
             os.remove(path)
         for path in reversed(files_of_checkpoint(os.path.join(staging, name))):

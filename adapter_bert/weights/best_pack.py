@@ -25,7 +25,7 @@ class BestPack:
       record: what is known about the run besides.
       config: BERT's architecture.
       head_kind: see `heads.TYPES`.
-      tokenizer: see `packs.describe_tokenizer`.
+      tokenizer: see `bases.describe_tokenizer`.
       trained: the variables that train.
     """
 

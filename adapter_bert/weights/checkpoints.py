@@ -122,6 +122,23 @@ def read_step(prefix: str) -> int:
         raise _damaged(prefix, error) from None
 
 
+def write(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
+    """Write a checkpoint without a graph and without a `checkpoint` file.
+
+    Args:
+      tensors: the values by variable name; they are held in memory a second time.
+      prefix: the path without the endings of the files; its folder exists.
+    """
+    with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
+        feeds = {name: tf.placeholder(value.dtype, value.shape) for name, value in tensors.items()}
+        variables = {name: tf.get_variable(name, initializer=feed, use_resource=True) for name, feed in feeds.items()}
+        saver = tf.train.Saver(variables)
+        with tf.Session(graph=graph, config=tf.ConfigProto(device_count={"GPU": 0})) as session:
+            for name, value in tensors.items():
+                session.run(variables[name].initializer, {feeds[name]: value})
+            saver.save(session, prefix, write_meta_graph=False, write_state=False)
+
+
 def optimizer_prefix(prefix: str) -> str:
     """Where the Adam slots of a run's checkpoint are, if they do not lie in it."""
     return os.path.join(folder_of(prefix), OPTIMIZER_NAME + "-" + prefix.rpartition("-")[2])

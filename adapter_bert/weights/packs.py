@@ -23,8 +23,7 @@ import modeling
 import optimization
 from adapter_bert.common import errors, files
 from adapter_bert.model import heads, parameters
-from adapter_bert.weights import fingerprints
-from adapter_bert.weights.exchange import huggingface
+from adapter_bert.weights import bases, fingerprints
 from adapter_layers import AdapterConfig
 
 FILE_NAME = "adapter_pack.safetensors"
@@ -38,22 +37,6 @@ _NO_CHECKSUM = "0" * 64
 _MOST_LAYERS = 64
 
 
-# What the members of a mean have in common.
-_KIND = (
-    "task",
-    "architecture",
-    "tuning_mode",
-    "tune_top_layers",
-    "head",
-    "labels",
-    "tokenizer",
-    "max_seq_length",
-    "base",
-)
-# Two networks that agree in these compute the same from the same weights; dropout and the like matter in training only.
-ARCHITECTURE = (*huggingface.SIZES, "hidden_act")
-
-
 @dataclasses.dataclass(frozen=True)
 class PackConfig:
     """What a pack's weights are for; its fields are the keys of `adapter_config.json`.
@@ -64,7 +47,7 @@ class PackConfig:
       tuning_mode: what was trained, see `optimization.trainable_names`.
       head: one of `heads.TYPES`.
       labels: of the classes, in the head's order; empty for a regression and for spans.
-      tokenizer: see `describe_tokenizer`.
+      tokenizer: see `bases.describe_tokenizer`.
       max_seq_length: tokens of a sequence in training.
       base: fingerprint of the variables that stayed frozen; None where none did.
       created: when, ISO 8601 in UTC.
@@ -73,11 +56,11 @@ class PackConfig:
       metrics: of the dev split, the primary one first; empty where nothing was scored.
       loss: of the dev split.
       collapsed: whether all predictions for the dev split were the same.
-      seed: of the training; None where there is more than one (a mean) or none is known.
+      seed: of the training; None if unknown.
       step: training steps of the weights.
       training: further settings of the training, by flag.
       versions: of the software that trained it.
-      origin: where the weights come from, if not from a training here, e.g. the packs of a mean.
+      origin: where the weights come from, if not from a training here.
     """
 
     task: str
@@ -164,23 +147,6 @@ class Pack:
     def shapes(self) -> Dict[str, Tuple[int, ...]]:
         """Name -> shape of each tensor."""
         return {name: tensor.shape for name, tensor in self.tensors.items()}
-
-
-def describe_tokenizer(kind: str, do_lower_case: bool, vocabulary: Sequence[str]) -> Dict[str, Any]:
-    """What decides on the ids of a text.
-
-    Args:
-      kind: `wordpiece` or `sentencepiece`.
-      do_lower_case: whether text is lower-cased first.
-      vocabulary: the pieces in the order of their ids.
-    """
-    pieces = list(vocabulary)
-    return {
-        "type": kind,
-        "do_lower_case": do_lower_case,
-        "entries": len(pieces),
-        "vocabulary": fingerprints.of_text("\n".join(pieces)),
-    }
 
 
 def describe_adapter(adapter: Optional[AdapterConfig]) -> Optional[Dict[str, Any]]:
@@ -447,7 +413,7 @@ def check_architecture(pack: Pack, where: str, architecture: Mapping[str, Any], 
     Raises:
       errors.UserError: they compute something else from the same weights.
     """
-    for key in ARCHITECTURE:
+    for key in bases.ARCHITECTURE:
         expected, found = (str(values.get(key)).lower() for values in (pack.config.architecture, architecture))
         if expected != found:
             raise errors.UserError(
@@ -499,55 +465,3 @@ def check_base(pack: Pack, where: str, digests: fingerprints.Digests, base: str)
             f"The pack {where} (task {pack.config.task}) belongs to another base: it was trained on one whose frozen "
             f"weights have the fingerprint {pack.config.base}, those of {base} have {found}."
         )
-
-
-def mean(packs: Sequence[Pack], created: str) -> Pack:
-    """The mean of several packs of one task, e.g. of five seeds, as a new pack without scores.
-
-    Args:
-      packs: at least two.
-      created: the new pack's date.
-
-    Raises:
-      errors.UserError: they are of different tasks, bases or shapes.
-    """
-    if len(packs) < 2:
-        raise errors.UserError(f"A mean takes two packs or more; found {len(packs)}.")
-    first = packs[0].config
-    for other in packs[1:]:
-        for name in _KIND:
-            if getattr(first, name) != getattr(other.config, name):
-                raise errors.UserError(
-                    f"Packs of different kinds have no mean: {name} is {getattr(first, name)} in the first and "
-                    f"{getattr(other.config, name)} in another."
-                )
-        if packs[0].shapes() != other.shapes() or _without_scale(first) != _without_scale(other.config):
-            raise errors.UserError("Packs with different adapters have no mean.")
-    tensors = {
-        name: np.mean([pack.tensors[name] for pack in packs], axis=0, dtype=np.float64).astype(np.float32)
-        for name in packs[0].tensors
-    }
-    members = [
-        {"fingerprint": p.fingerprint, "seed": p.config.seed, "step": p.config.step, "metrics": dict(p.config.metrics)}
-        for p in packs
-    ]
-    config = dataclasses.replace(
-        first,
-        created=created,
-        metrics={},
-        loss=None,
-        collapsed=None,
-        seed=None,
-        step=max(pack.config.step for pack in packs),
-        training={
-            name: value
-            for name, value in first.training.items()
-            if all(pack.config.training.get(name) == value for pack in packs)
-        },
-        origin={"mean_of": members},
-    )
-    return Pack(config, tensors)
-
-
-def _without_scale(config: PackConfig) -> Dict[str, Any]:
-    return {name: value for name, value in (config.adapter or {}).items() if name != "init_scale"}

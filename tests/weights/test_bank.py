@@ -24,7 +24,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors, placing
 from adapter_bert.model import parameters
-from adapter_bert.weights import bases, fingerprints, packs
+from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 from adapter_bert.weights.bank import BASE, Bank, check_name
 from adapter_bert.weights.exchange import huggingface
 from adapter_layers import AdapterConfig
@@ -42,7 +42,7 @@ def make_pack(base: bases.Base, seed: int = 1, mode: str = "adapter", **changes)
         tuning_mode=mode,
         head="classification",
         labels=["0", "1"],
-        tokenizer=packs.describe_tokenizer("wordpiece", True, base.vocabulary()),
+        tokenizer=base.describe_tokenizer(),
         max_seq_length=16,
         base=None,
         created="2024-05-06T07:08:09Z",
@@ -312,11 +312,10 @@ def test_what_matters_in_training_only_may_differ(bank):
 
 
 def test_a_pack_with_another_vocabulary_is_refused_and_one_with_another_case_is_not(bank):
-    words = bank.base.vocabulary()
-    swapped = packs.describe_tokenizer("wordpiece", True, words[:-2] + words[:-3:-1])
+    swapped = dict(bank.base.describe_tokenizer(), vocabulary=fingerprints.of_text("other words"))
     assert "another vocabulary" in message_of(bank.add, make_pack(bank.base, tokenizer=swapped), "cola")
     assert "another vocabulary" in message_of(bank.add, make_pack(bank.base, tokenizer={}), "cola")
-    bank.add(make_pack(bank.base, tokenizer=packs.describe_tokenizer("wordpiece", False, words)), "cased")
+    bank.add(make_pack(bank.base, tokenizer=bank.base.describe_tokenizer(do_lower_case=False)), "cased")
     assert bank.names() == ["cased"]
 
 
@@ -361,7 +360,7 @@ def test_verify_finds_a_base_that_was_changed(bank):
     bank.add(make_pack(bank.base), "cola")
     tensors = bank.base.tensors()
     tensors["bert/pooler/dense/bias"] = tensors["bert/pooler/dense/bias"] + 1
-    huggingface.write_checkpoint(tensors, bank.base.checkpoint)
+    checkpoints.write(tensors, bank.base.checkpoint)
     results = dict(Bank.open(bank.folder).verify())
     assert "1 of its" in results[BASE] and "bert/pooler/dense/bias" in results[BASE]
     assert results["cola"] is None
@@ -629,22 +628,6 @@ def test_a_foreign_checkpoint_on_another_base_is_refused(bank, here, base, tmp_p
     assert "belongs to another base" in message
 
 
-def test_average_adds_the_mean_of_packs_in_and_outside_the_bank(bank, here, tmp_path, capsys):
-    members = [make_pack(bank.base, seed) for seed in (1, 2, 3)]
-    bank.add(members[0], "cola")
-    write_pack(tmp_path, members[1], packs.FILE_NAME)
-    path = write_pack(tmp_path, members[2])
-    assert "no score yet" in run(capsys, "average", here, "cola", str(tmp_path), path, "--name=mean")
-    mean = bank.read("mean")
-    for name, value in mean.tensors.items():
-        expected = sum(member.tensors[name].astype(np.float64) for member in members) / 3
-        np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-7)
-    assert mean.config.metrics == {} and [each["seed"] for each in mean.config.origin["mean_of"]] == [1, 2, 3]
-    assert "two packs or more" in refusal("average", here, "cola", "--name=one")
-    bank.add(make_pack(bank.base, task="RTE"), "rte")
-    assert "task is CoLA" in refusal("average", here, "cola", "rte", "--name=two")
-
-
 def test_the_command_leaves_with_1_where_something_is_wrong(bank, here):
     for name in ("good", "wrong"):
         bank.add(make_pack(bank.base), name)
@@ -671,27 +654,6 @@ def test_packs_of_squad_are_added_listed_shown_verified_and_removed(bank, here, 
     assert ["head", "span"] in lines and ["labels", "-"] in lines
     assert "2 of 2 are good" in run(capsys, "verify", here)
     assert "task SQuAD-v1.1" in run(capsys, "remove", here, "squad-v1.1")
-
-
-def test_the_mean_of_packs_of_squad_is_scored_by_run_squad(bank, here, tmp_path, capsys):
-    members = [make_pack(bank.base, seed, **SPANS) for seed in (1, 2)]
-    for number, member in enumerate(members):
-        bank.add(member, f"squad-{number}")
-    assert "run_squad.py --do_eval=true" in run(capsys, "average", here, "squad-0", "squad-1", "--name=mean")
-    mean = bank.read("mean")
-    name = "cls/squad/output_weights"
-    np.testing.assert_allclose(mean.tensors[name], sum(each.tensors[name] for each in members) / 2, atol=1e-6)
-    assert (mean.config.head, mean.config.labels, mean.config.metrics) == ("span", [], {})
-    (tmp_path / "results.json").write_text(json.dumps(results_of(members[0], metrics={"f1": 80.0})))
-    again = ["add", here, bank.path("mean"), "--name=mean", "--replace", f"--results={tmp_path}"]
-    assert "Evaluate this pack: run_squad.py" in refusal(*again)
-    content = results_of(mean, metrics={"exact_match": 70.0, "f1": 80.0}, primary_metric="f1")
-    (tmp_path / "results.json").write_text(json.dumps(content))
-    run(capsys, *again)
-    assert list(bank.config("mean").metrics.items()) == [("f1", 80.0), ("exact_match", 70.0)]
-    number = make_pack(bank.base, head="regression", labels=[], task="SQuAD-v1.1")
-    bank.add(number, "number")
-    assert "head is span in the first and regression" in refusal("average", here, "squad-0", "number", "--name=x")
 
 
 @pytest.mark.parametrize("form", ["adapterhub", "checkpoint"])

@@ -107,7 +107,7 @@ def make_config(mode: str = "adapter", **changes) -> packs.PackConfig:
         "tuning_mode": mode,
         "head": "classification",
         "labels": ["0", "1"],
-        "tokenizer": packs.describe_tokenizer("wordpiece", True, ["[PAD]", "cat"]),
+        "tokenizer": {"type": "wordpiece", "do_lower_case": True, "entries": 2},
         "max_seq_length": 16,
         "base": None if mode == "full" else "sha256:0123456789abcdef",
         "created": "2024-05-06T07:08:09Z",
@@ -1173,107 +1173,6 @@ def test_a_fingerprint_tells_name_type_shape_and_value_but_not_order():
     assert fingerprints.combine({"a": "1", "b": "2"}) == fingerprints.combine({"b": "2", "a": "1"})
     assert fingerprints.combine({"a": "1", "b": "2"}) != fingerprints.combine({"a": "2", "b": "1"})
     assert fingerprints.combine({"a": "1", "b": "2"}, ["a"]) == fingerprints.combine({"a": "1"})
-
-
-# ------------------------------------------------------------------------------------------------- means
-
-
-def seeds(number: int, **changes) -> list:
-    return [
-        make_pack(make_config(seed=seed, step=100 + seed, metrics={"matthews": seed / 10}, **changes), seed)
-        for seed in range(number)
-    ]
-
-
-@pytest.mark.parametrize("number", [2, 3, 5])
-def test_the_mean_of_packs_is_the_mean_of_their_numbers(tmp_path, number):
-    members = seeds(number)
-    mean = packs.mean(members, "2025-01-01T00:00:00Z")
-    for name, tensor in mean.tensors.items():
-        exact = np.stack([member.tensors[name].astype(np.float64) for member in members]).sum(axis=0) / number
-        assert tensor.dtype == np.float32
-        np.testing.assert_array_max_ulp(tensor, exact.astype(np.float32), maxulp=1)
-    path = str(tmp_path / "mean.safetensors")
-    packs.write(path, mean)
-    assert_same(packs.read(path), mean)
-
-
-def test_a_mean_says_what_it_was_made_of_and_claims_no_score():
-    members = seeds(3)
-    mean = packs.mean(members, "2025-01-01T00:00:00Z")
-    assert mean.config.origin == {
-        "mean_of": [
-            {
-                "fingerprint": member.fingerprint,
-                "seed": seed,
-                "step": 100 + seed,
-                "metrics": {"matthews": seed / 10},
-            }
-            for seed, member in enumerate(members)
-        ]
-    }
-    assert (mean.config.seed, mean.config.loss, mean.config.collapsed, mean.config.metrics) == (None, None, None, {})
-    assert (mean.config.step, mean.config.created) == (102, "2025-01-01T00:00:00Z")
-    assert (mean.config.task, mean.config.base) == (members[0].config.task, members[0].config.base)
-    assert mean.fingerprint not in {member.fingerprint for member in members}
-
-
-def test_the_mean_of_a_pack_and_itself_has_its_numbers():
-    (member,) = seeds(1)
-    assert packs.mean([member, member], "").fingerprint == member.fingerprint
-
-
-def test_a_mean_does_not_change_its_members():
-    members = seeds(2)
-    before = [packs.serialise(member) for member in members]
-    packs.mean(members, "")
-    assert [packs.serialise(member) for member in members] == before
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_fewer_than_two_packs_have_no_mean(number):
-    assert f"A mean takes two packs or more; found {number}" in message_of(packs.mean, seeds(number), "")
-
-
-@pytest.mark.parametrize(
-    "name, change",
-    [
-        ("task", {"task": "RTE"}),
-        ("labels", {"labels": ["1", "0"]}),
-        ("labels", {"labels": ["0", "1", "2"]}),
-        ("base", {"base": "sha256:fedcba9876543210"}),
-        ("head", {"head": "regression", "labels": []}),
-        ("head", {"head": "span", "labels": []}),
-        ("architecture", {"architecture": tiny_config(hidden_act="relu").to_dict()}),
-        ("architecture", {"architecture": tiny_config(num_hidden_layers=1).to_dict()}),
-        ("tokenizer", {"tokenizer": packs.describe_tokenizer("wordpiece", False, ["[PAD]", "cat"])}),
-        ("tokenizer", {"tokenizer": packs.describe_tokenizer("wordpiece", True, ["[PAD]", "dog"])}),
-        ("tuning_mode", {"mode": "layer_norm"}),
-    ],
-    ids=["task", "label_order", "more_labels", "base", "head", "span", "act", "depth", "case", "vocabulary", "mode"],
-)
-def test_packs_of_different_kinds_have_no_mean(name, change):
-    pair = [make_pack(make_config()), make_pack(make_config(**change))]
-    for members in (pair, pair[::-1], pair[:1] * 3 + pair[1:]):
-        assert f"Packs of different kinds have no mean: {name} is " in message_of(packs.mean, members, "")
-
-
-def test_packs_of_different_top_layers_have_no_mean():
-    pair = [make_pack(make_config("top_layers", tune_top_layers=n, base="x")) for n in (1, 2)]
-    assert "have no mean: tune_top_layers is 1 in the first and 2 in another" in message_of(packs.mean, pair, "")
-
-
-@pytest.mark.parametrize("change", [{"size": 5}, {"activation": "relu"}, {"placement": "attention"}, {"layers": [0]}])
-def test_packs_with_different_adapters_have_no_mean(change):
-    adapter = make_config().adapter
-    pair = [make_pack(make_config()), make_pack(make_config(adapter=dict(adapter, **change)))]
-    assert "Packs with different adapters have no mean" in message_of(packs.mean, pair, "")
-
-
-def test_adapters_that_merely_started_elsewhere_have_a_mean():
-    adapter = make_config().adapter
-    pair = [make_pack(make_config(adapter=dict(adapter, init_scale=scale))) for scale in (0.01, 0.001)]
-    assert packs.mean(pair, "").fingerprint == pair[0].fingerprint
 
 
 # ----------------------------------------------------------------------------------------- killed writers

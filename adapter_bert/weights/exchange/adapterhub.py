@@ -24,6 +24,7 @@ import numpy as np
 
 import modeling
 from adapter_bert.common import errors
+from adapter_bert.common.text import first_names
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, fingerprints, packs
 from adapter_bert.weights.exchange import adapterhub_configs as configs
@@ -250,7 +251,7 @@ def _weights_file(folder: str, name: str, pickle: str) -> str:
             "they can run code. Load it with AdapterHub and save it again with model.save_adapter(folder, name, "
             "use_safetensors=True)."
         )
-    raise errors.UserError(f"There is no {name} in {folder}; it holds {huggingface.some(sorted(os.listdir(folder)))}.")
+    raise errors.UserError(f"There is no {name} in {folder}; it holds {first_names(sorted(os.listdir(folder)))}.")
 
 
 def _read_norms(folder: str, described: Mapping[str, Any], bert: modeling.BertConfig) -> Dict[str, np.ndarray]:
@@ -279,7 +280,7 @@ def _read_tensors(path: str, table: Sequence[TensorRow]) -> Dict[str, np.ndarray
     surplus = [tensor.name for name, tensor in by_name.items() if name not in expected]
     if surplus:
         raise errors.UserError(
-            f"{path} holds {len(surplus)} tensors that its configuration does not ask for: {huggingface.some(surplus)}."
+            f"{path} holds {len(surplus)} tensors that its configuration does not ask for: {first_names(surplus)}."
         )
     tensors = {}
     for row in table:

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 import modeling
 from adapter_bert.common import errors
+from adapter_bert.common.text import first_names
 from adapter_bert.model import heads
 from adapter_bert.weights import packs
 from adapter_bert.weights.exchange import huggingface
@@ -331,7 +332,7 @@ def choose_labels(folder: str, head: Head, labels: Optional[Sequence[str]]) -> L
         if labels:
             what = "has one unit, a regression" if head.kind == "regression" else "is for spans, which have no labels"
             raise errors.UserError(
-                f"The head in {folder} {what}; {len(labels)} labels were given: {huggingface.some(list(labels))}."
+                f"The head in {folder} {what}; {len(labels)} labels were given: {first_names(list(labels))}."
             )
         return []
     theirs = list(head.labels or [f"LABEL_{number}" for number in range(head.units)])
@@ -339,8 +340,8 @@ def choose_labels(folder: str, head: Head, labels: Optional[Sequence[str]]) -> L
         return theirs
     if len(labels) != head.units:
         raise errors.UserError(
-            f"The head in {folder} has {head.units} classes ({huggingface.some(theirs)}); {len(labels)} labels were "
-            f"given: {huggingface.some(list(labels))}."
+            f"The head in {folder} has {head.units} classes ({first_names(theirs)}); {len(labels)} labels were "
+            f"given: {first_names(list(labels))}."
         )
     moved = [label for number, label in enumerate(labels) if label in theirs and theirs[number] != label]
     if moved:

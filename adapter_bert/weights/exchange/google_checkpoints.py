@@ -14,9 +14,9 @@ from typing import Any, Mapping, Optional, Sequence
 
 import modeling
 from adapter_bert.common import errors
+from adapter_bert.common.text import first_names
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
-from adapter_bert.weights.exchange import huggingface
 from adapter_layers import AdapterConfig
 
 # The initial weights' standard deviation in Google's released code; the paper has 1e-2.
@@ -49,7 +49,7 @@ def pack_from_checkpoint(
       architecture: its `bert_config.json`.
       task: name of the task.
       labels: of the classes, in the head's order; empty for a regression and for SQuAD.
-      tokenizer: see `packs.describe_tokenizer`.
+      tokenizer: see `bases.describe_tokenizer`.
       max_seq_length: tokens of a sequence in training.
       created: the pack's date.
       base: what it was trained on, to be checked; by default, nothing is compared.
@@ -127,7 +127,7 @@ def _find_head(prefix: str, shapes: parameters.Shapes) -> str:
     known = [name for name in (_HEAD, _SPAN_HEAD) if name in shapes]
     if not known:
         found = [name for name in shapes if name.endswith(_HEAD) or name.startswith("cls/")]
-        what = f"only {huggingface.some(sorted(found))}" if found else "none"
+        what = f"only {first_names(sorted(found))}" if found else "none"
         raise errors.UserError(
             f"The checkpoint {prefix} has no head for a task: expected {_HEAD} (classification, regression) or "
             f"{_SPAN_HEAD} (SQuAD), found {what}. A pre-trained BERT is no task."
@@ -141,7 +141,7 @@ def _find_head(prefix: str, shapes: parameters.Shapes) -> str:
 
 
 def _check_labels(prefix: str, head: str, units: int, task: str, labels: Sequence[str]) -> None:
-    given = f"{len(labels)} labels were given: {huggingface.some(list(labels))}" if labels else "no labels were"
+    given = f"{len(labels)} labels were given: {first_names(list(labels))}" if labels else "no labels were"
     if head == _SPAN_HEAD:
         if labels:
             raise errors.UserError(
@@ -161,11 +161,11 @@ def _check_variables(prefix: str, shapes: parameters.Shapes, config: packs.PackC
     if surplus:
         raise errors.UserError(
             f"The checkpoint {prefix} holds variables of a larger or other network than the architecture that was "
-            f"given: {huggingface.some(sorted(surplus))}."
+            f"given: {first_names(sorted(surplus))}."
         )
     trained = [name for name in frozen if f"{name}/adam_m" in shapes]
     if trained:
         raise errors.UserError(
             f"The checkpoint {prefix} has adapters, but more was trained than adapters, LayerNorms and head: its "
-            f"optimizer has worked on {huggingface.some(trained)}. A pack cannot hold that."
+            f"optimizer has worked on {first_names(trained)}. A pack cannot hold that."
         )

@@ -12,19 +12,19 @@ import json
 import os
 import shutil
 import uuid
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
+import modeling
 from adapter_bert.common import errors
+from adapter_bert.common.text import first_names
+from adapter_bert.weights import bases, checkpoints
+from adapter_bert.weights.bases import CHECKPOINT_NAME, CONFIG_NAME, SIZES, VOCAB_NAME
 
-if TYPE_CHECKING:  # that module imports this one
-    from adapter_bert.weights import bases
-
-CONFIG_NAME, VOCAB_NAME, CHECKPOINT_NAME = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 HF_CONFIG, HF_WEIGHTS, HF_TOKENIZER = "config.json", "model.safetensors", "tokenizer_config.json"
 
 # Hugging Face's "gelu" is the exact one; Google's "gelu" is the tanh approximation. Where two of their names
@@ -37,15 +37,6 @@ ACTIVATIONS = (
     ("swish", "swish"),
     ("silu", "swish"),
     ("tanh", "tanh"),
-)
-SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
 )
 # With what Hugging Face assumes where config.json is silent.
 _RATES = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02}
@@ -93,40 +84,20 @@ class Conversion(NamedTuple):
 
 
 def tensor_table(config: Mapping[str, Any]) -> List[TensorRow]:
-    """Every tensor of a BERT of this configuration, in the order of the network; the pooler's two come last.
+    """Return every tensor of a BERT of this configuration, in the order of the network; the pooler's two come last.
 
     Args:
       config: the content of a `bert_config.json`.
     """
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    sizes = {"word": "vocab_size", "position": "max_position_embeddings", "token_type": "type_vocab_size"}
-    rows = [
-        TensorRow(
-            f"embeddings.{name}_embeddings.weight",
-            f"bert/embeddings/{name}_embeddings",
-            (config[size], hidden),
-        )
-        for name, size in sizes.items()
-    ]
-
-    def add(name: str, inputs: int = hidden, outputs: int = hidden) -> None:
-        google = "bert/" + name.replace(".layer.", ".layer_").replace(".", "/")
-        if name.endswith("LayerNorm"):
-            rows.append(TensorRow(f"{name}.weight", f"{google}/gamma", (outputs,)))
-            rows.append(TensorRow(f"{name}.bias", f"{google}/beta", (outputs,)))
+    rows = []
+    for google, shape in bases.bert_shapes(modeling.BertConfig.from_dict(config)).items():
+        name = google[len("bert/") :].replace("/layer_", "/layer/").replace("/", ".")
+        scope, _, kind = name.rpartition(".")
+        if scope == "embeddings":
+            hf = f"{name}.weight"
         else:
-            rows.append(TensorRow(f"{name}.weight", f"{google}/kernel", (inputs, outputs), transposed=True))
-            rows.append(TensorRow(f"{name}.bias", f"{google}/bias", (outputs,)))
-
-    add("embeddings.LayerNorm")
-    for number in range(config["num_hidden_layers"]):
-        layer = f"encoder.layer.{number}"
-        for part in ("self.query", "self.key", "self.value", "output.dense", "output.LayerNorm"):
-            add(f"{layer}.attention.{part}")
-        add(f"{layer}.intermediate.dense", hidden, inner)
-        add(f"{layer}.output.dense", inner, hidden)
-        add(f"{layer}.output.LayerNorm")
-    add("pooler.dense")
+            hf = f"{scope}.{'weight' if kind in ('kernel', 'gamma') else 'bias'}"
+        rows.append(TensorRow(hf, google, shape, transposed=kind == "kernel"))
     return rows
 
 
@@ -205,16 +176,16 @@ def weight_files(hf_dir: str) -> List[str]:
         shards = sorted({str(name) for name in files.values()})
         missing = [name for name in shards if name not in names]
         if missing:
-            raise errors.UserError(f"{index} names files that are not in its folder: {some(missing)}.")
+            raise errors.UserError(f"{index} names files that are not in its folder: {first_names(missing)}.")
         return [os.path.join(hf_dir, name) for name in shards]
     pickles = [name for name in names if name.endswith((".bin", ".pt", ".pth"))]
     if pickles:
         raise errors.UserError(
-            f"{hf_dir} holds its weights only as a pickle ({some(pickles)}): pickles from outside are not "
+            f"{hf_dir} holds its weights only as a pickle ({first_names(pickles)}): pickles from outside are not "
             "loaded, because they can run code; save the model with safe_serialization=True first."
         )
     raise errors.UserError(
-        f"There is no model.safetensors or {os.path.basename(index)} in {hf_dir}; it holds {some(names)}."
+        f"There is no model.safetensors or {os.path.basename(index)} in {hf_dir}; it holds {first_names(names)}."
     )
 
 
@@ -274,11 +245,11 @@ def match_tensors(
     for names, problem in ((missing, "are missing from the weights"), (wrong, "have another shape or type")):
         if names:
             raise errors.UserError(
-                f"{len(names)} of the {len(table)} tensors that config.json asks for {problem}: {some(names)}."
+                f"{len(names)} of the {len(table)} tensors that config.json asks for {problem}: {first_names(names)}."
             )
     if foreign:
         raise errors.UserError(
-            f"The weights hold tensors that a BERT of this config.json does not have: {some(foreign)}."
+            f"The weights hold tensors that a BERT of this config.json does not have: {first_names(foreign)}."
         )
     return found, skipped
 
@@ -352,23 +323,6 @@ def read_vocabulary(hf_dir: str) -> List[str]:
     return tokens
 
 
-def write_checkpoint(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Writes `<prefix>.index` and `<prefix>.data-00000-of-00001`: no graph, no `checkpoint` file.
-
-    Args:
-      tensors: the values by variable name. One copy of them is held meanwhile.
-      prefix: the path without its ending; its folder exists.
-    """
-    with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
-        feeds = {name: tf.placeholder(value.dtype, value.shape) for name, value in tensors.items()}
-        variables = {name: tf.get_variable(name, initializer=feed, use_resource=True) for name, feed in feeds.items()}
-        saver = tf.train.Saver(variables)
-        with tf.Session(graph=graph, config=tf.ConfigProto(device_count={"GPU": 0})) as session:
-            for name, value in tensors.items():
-                session.run(variables[name].initializer, {feeds[name]: value})
-            saver.save(session, prefix, write_meta_graph=False, write_state=False)
-
-
 def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion:
     """Converts a folder; the results appear in `output_dir` when all of them are complete, or not at all.
 
@@ -385,7 +339,8 @@ def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion
         raise errors.UserError(f"There is no folder {hf_dir}; expected a Hugging Face model, downloaded.")
     if _results_in(output_dir) and not overwrite:
         raise errors.UserError(
-            f"{output_dir} already holds {some(_results_in(output_dir))}; choose another folder or pass --overwrite."
+            f"{output_dir} already holds {first_names(_results_in(output_dir))}; choose another folder or pass "
+            "--overwrite."
         )
     config_path = os.path.join(hf_dir, HF_CONFIG)
     config = google_config(read_json(config_path), config_path)
@@ -415,7 +370,7 @@ def _write_all(
         os.makedirs(staging)
         for name, text in texts.items():
             write_text(os.path.join(staging, name), text + "\n")
-        write_checkpoint(tensors, os.path.join(staging, CHECKPOINT_NAME))
+        checkpoints.write(tensors, os.path.join(staging, CHECKPOINT_NAME))
         # No checkpoint loads without its index: the old one goes first and the new one comes last, so that a
         # mixture of both is never taken for a checkpoint.
         for name in sorted(_results_in(output_dir), key=lambda name: not name.endswith(".index")):
@@ -508,9 +463,11 @@ def folder_at_once(folder: str, names: Sequence[str], overwrite: bool) -> Iterat
     older = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     foreign = [name for name in older if name not in names]
     if foreign:
-        raise errors.UserError(f"{folder} already holds other files: {some(foreign)}; choose another folder.")
+        raise errors.UserError(f"{folder} already holds other files: {first_names(foreign)}; choose another folder.")
     if older and not overwrite:
-        raise errors.UserError(f"{folder} already holds {some(older)}; choose another folder or ask to overwrite it.")
+        raise errors.UserError(
+            f"{folder} already holds {first_names(older)}; choose another folder or ask to overwrite it."
+        )
     staging, aside = (f"{folder}.{uuid.uuid4().hex[:8]}.{ending}" for ending in ("partial", "old"))
     try:
         os.makedirs(staging)
@@ -559,9 +516,3 @@ def read_json(path: str, wanted: str = "") -> Dict[str, Any]:
     if not isinstance(value, dict):
         raise errors.UserError(f"{path} holds a JSON {type(value).__name__}; expected an object.")
     return value
-
-
-def some(names: Sequence[str], limit: int = 4) -> str:
-    """The first names of a list, and how many more there are."""
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return (", ".join(names[:limit]) or "nothing") + more

@@ -106,7 +106,7 @@ def make_pack(base: bases.Base, labels=LABELS, mode="adapter", head=None, **adap
         tuning_mode=mode,
         head=head or ("classification" if labels else "regression"),
         labels=list(labels),
-        tokenizer=packs.describe_tokenizer("wordpiece", True, base.vocabulary()),
+        tokenizer=base.describe_tokenizer(),
         max_seq_length=16,
         base=None,
         created=CREATED,
@@ -640,7 +640,7 @@ def written(tmp_path_factory):
 
 
 def take(prefix, labels=("0", "1"), base=None, **config) -> packs.Pack:
-    tokenizer = packs.describe_tokenizer("wordpiece", True, VOCABULARY)
+    tokenizer = {"type": "wordpiece", "do_lower_case": True, "entries": len(VOCABULARY)}
     return google_checkpoints.pack_from_checkpoint(
         prefix, tiny_config(**config), "CoLA", labels, tokenizer, 16, CREATED, base
     )

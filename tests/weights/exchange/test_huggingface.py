@@ -370,7 +370,7 @@ def test_a_conversion_that_stops_half_way_changes_no_result(tmp_path, out, monke
             file.write(b"half")
         raise stop
 
-    monkeypatch.setattr(huggingface, "write_checkpoint", stops)
+    monkeypatch.setattr(huggingface.checkpoints, "write", stops)
     for target in (out, tmp_path / "fresh"):
         with pytest.raises((KeyboardInterrupt, errors.UserError)):
             huggingface.convert(str(folder), str(target), overwrite=True)
