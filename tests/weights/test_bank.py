@@ -204,7 +204,7 @@ def test_notes_that_do_not_fit_are_refused(bank, changes, told):
 
 def test_a_damaged_note_and_missing_parts_are_told(bank):
     os.remove(bank.base.tokenizer_file)
-    assert "is no base" in message_of(Bank.open, bank.folder)
+    assert "is not a base" in message_of(Bank.open, bank.folder)
     with open(os.path.join(bank.folder, "bank.json"), "w") as file:
         file.write("{")
     assert "bank.json is damaged" in message_of(Bank.open, bank.folder)
