@@ -107,7 +107,7 @@ class BertConfig:
             fraction = name.endswith("_prob") or name == "initializer_range"
             is_number = isinstance(value, (int, float) if fraction else int) and not isinstance(value, bool)
             if not is_number or not (0 <= value < 1 if fraction else value >= 1):
-                kind = "a number from 0 to below 1" if fraction else "a whole number from 1 on"
+                kind = "a number from 0 to below 1" if fraction else "an integer of at least 1"
                 raise errors.UserError(f"{where}: {name} must be {kind}, found {value!r}.")
         if self.hidden_size % self.num_attention_heads:
             raise errors.UserError(

@@ -27,7 +27,7 @@ from adapter_bert.common import system
 system.configure_tensorflow()
 
 from adapter_bert import tasks
-from adapter_bert.common import errors, files, placing
+from adapter_bert.common import errors, files
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.bank import BASE, Bank, Row
@@ -44,7 +44,7 @@ def create(args: argparse.Namespace) -> None:
         bank = Bank.create(args.bank, bases.Base.find(args.base))
     else:
         # Beside the bank, where there has to be room for the copy anyway; left by a kill, it goes as that would.
-        folder = f"{os.path.abspath(args.bank)}.{placing.token()}.partial"
+        folder = files.temporary_name(os.path.abspath(args.bank))
         try:
             done = huggingface.convert(args.base, folder)
             bank = Bank.create(args.bank, bases.Base.find(folder))
@@ -194,7 +194,7 @@ def with_results(pack: packs.Pack, path: str) -> packs.Pack:
     if os.path.isdir(path):
         path = os.path.join(path, "results.json")
     try:
-        results = files.read_json(path)
+        results = files.read_json_object(path)
     except errors.UserError as error:
         raise errors.UserError(f"--results takes the results.json of an evaluation. {error}") from None
     prints, metrics = results.get("fingerprints"), results.get("metrics")
@@ -261,8 +261,8 @@ def export(args: argparse.Namespace) -> None:
     if args.format == "pack":
         inside = os.path.join(args.output, args.name + packs.ENDING)
         path = args.output if packs.is_pack(args.output) else inside
-        if os.path.exists(path) and not args.overwrite:
-            raise errors.UserError(f"{path} is there already; give another --output, or --overwrite to replace it.")
+        if not args.overwrite:
+            files.check_absent(path)
         pack = bank.read(args.name)
         files.make_folder(os.path.dirname(path) or ".")
         packs.write(path, pack)

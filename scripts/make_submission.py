@@ -236,8 +236,8 @@ def make_submission(folders: Sequence[str], output: str, allow_missing: bool = F
     if not folders:
         raise errors.UserError("No run is given; name the folders of the runs with --runs=FOLDER,FOLDER.")
     with files.user_errors():
-        if tf.gfile.Exists(output) and not overwrite:
-            raise errors.UserError(f"{output} is there already; give another --output, or --overwrite to replace it.")
+        if not overwrite:
+            files.check_absent(output)
         entries = collect(folders, allow_missing)
         files.make_folder(os.path.dirname(output) or ".")
         files.write_bytes(output, as_zip(entries))

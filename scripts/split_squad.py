@@ -87,8 +87,8 @@ def check_outputs(source: str, outputs: Sequence[str], overwrite: bool) -> None:
     for path in outputs:
         if tf.gfile.IsDirectory(path):
             raise errors.UserError(f"{path} is a folder; give the path of a file.")
-        if tf.gfile.Exists(path) and not overwrite:
-            raise errors.UserError(f"{path} is there already; give another path, or --overwrite to replace it.")
+        if not overwrite:
+            files.check_absent(path, "path")
 
 
 def split(args: argparse.Namespace) -> None:

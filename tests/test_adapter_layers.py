@@ -161,7 +161,7 @@ def test_the_larger_the_scale_the_further_from_the_identity():
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, "64", True, None])
 def test_a_size_that_is_no_whole_number_from_1_on_is_refused(size):
-    with pytest.raises(errors.UserError, match=r"adapter size must be a whole number from 1 on, found"):
+    with pytest.raises(errors.UserError, match=r"adapter size must be an integer of at least 1, found"):
         AdapterConfig(size=size)
 
 

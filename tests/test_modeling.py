@@ -185,10 +185,10 @@ def test_a_config_file_that_holds_a_list_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "changes, sentence",
     [
-        ({"vocab_size": None}, r"vocab_size must be a whole number from 1 on, found None"),
-        ({"hidden_size": "12"}, r"hidden_size must be a whole number from 1 on, found '12'"),
-        ({"num_hidden_layers": 0}, r"num_hidden_layers must be a whole number from 1 on, found 0"),
-        ({"type_vocab_size": True}, r"type_vocab_size must be a whole number from 1 on, found True"),
+        ({"vocab_size": None}, r"vocab_size must be an integer of at least 1, found None"),
+        ({"hidden_size": "12"}, r"hidden_size must be an integer of at least 1, found '12'"),
+        ({"num_hidden_layers": 0}, r"num_hidden_layers must be an integer of at least 1, found 0"),
+        ({"type_vocab_size": True}, r"type_vocab_size must be an integer of at least 1, found True"),
         ({"hidden_dropout_prob": 1.0}, r"hidden_dropout_prob must be a number from 0 to below 1, found 1\.0"),
         ({"attention_probs_dropout_prob": -0.1}, r"attention_probs_dropout_prob must be a number from 0"),
         ({"num_attention_heads": 5}, r"hidden_size 12 is not a multiple of num_attention_heads 5"),

@@ -42,6 +42,12 @@ def unknown(kind: str, name: object, available: Iterable[str]) -> UserError:
     return UserError("Unknown {} '{}'.{} Available: {}.".format(kind, name, hint, ", ".join(names)))
 
 
+def check_int(name: str, value: object, minimum: int = 1) -> None:
+    """Raise a `UserError` unless the value is an integer of at least `minimum`; `name` is a flag or an argument."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise UserError(f"{name} must be an integer of at least {minimum}, found {value!r}.")
+
+
 def reason(error: BaseException) -> str:
     """The first line of another library's exception, without its full stop: to be quoted in a sentence."""
     return str(getattr(error, "message", None) or error).strip().split("\n")[0].rstrip(".")

@@ -1,62 +1,97 @@
-"""Writing results so that a reader never sees half a file."""
+"""Files: the one atomic write, JSON, folders, and names that are taken only once.
+
+A file or folder is written under the temporary name `<name>.<8 hex digits>.partial` and renamed when it is complete, so
+that a reader never sees half of it. Paths may have a scheme that `tf.gfile` knows (`gs://…`) unless noted otherwise.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
+import re
+import shutil
 import uuid
-from typing import Any, Dict, Iterator, Mapping
+from typing import Any, Dict, Iterator, Mapping, Optional
 
-import tensorflow.compat.v1 as tf
+import filelock
 
 from adapter_bert.common import errors
+from adapter_bert.common.lazy_tensorflow import tf
+
+# A writer that has not touched its temporary file for this long is dead. If it only slept, it fails when it wakes up.
+LEFTOVER_SECONDS = 3600
+
+_TEMPORARY = r"\.[0-9a-f]{8}\.partial"
+# Errors of file systems without hard links.
+_NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
 def user_errors() -> Iterator[None]:
-    """Turns what the file system refuses (no rights, no space, unknown scheme) into a `UserError`."""
+    """Turn errors of TensorFlow's file system (permissions, disk space, unknown scheme) into a `UserError`."""
     try:
         yield
     except tf.errors.OpError as error:
-        raise errors.UserError(f"The file system refused: {errors.reason(error)}.") from None
+        raise errors.UserError(f"File system error: {errors.reason(error)}.") from None
 
 
-def make_folder(path: str) -> None:
-    """Creates a folder with its parents, if it is not there."""
-    try:
-        tf.gfile.MakeDirs(path)
-    except tf.errors.OpError as error:
-        raise errors.UserError(f"The folder {path} cannot be made: {errors.reason(error)}.") from None
+def temporary_name(path: str) -> str:
+    """Return a name beside `path` that no other writer uses."""
+    return f"{path}.{uuid.uuid4().hex[:8]}.partial"
 
 
-def read_json(path: str) -> Dict[str, Any]:
-    """Reads a JSON object that an earlier run wrote.
+@contextlib.contextmanager
+def atomic_write(path: str, replace: bool = True) -> Iterator[str]:
+    """Yield a temporary path to write to; rename the file to `path` when the block succeeds, else remove it.
+
+    Args:
+      path: the final path.
+      replace: replace an existing file. If False, the path must be local.
 
     Raises:
-      errors.UserError: it is damaged.
+      FileExistsError: `replace` is False and the path exists. Of several processes that try, one succeeds.
     """
-    with user_errors(), tf.gfile.GFile(path, "rb") as reader:
-        data = reader.read()
+    temporary = temporary_name(path)
     try:
-        content = json.loads(data.decode("utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("no JSON object")
-    except ValueError as error:
-        raise errors.UserError(
-            f"{path} is damaged ({errors.reason(error)}): put it back, or use another folder."
-        ) from None
-    return content
+        yield temporary
+        _sync(temporary)
+        if replace:
+            tf.gfile.Rename(temporary, path, overwrite=True)
+        else:
+            rename_noreplace(temporary, path)
+    finally:
+        if tf.gfile.Exists(temporary):
+            tf.gfile.Remove(temporary)
+
+
+def _sync(path: str) -> None:
+    """Flush a local file to the disk: a rename may survive a power cut that its data does not."""
+    if "://" not in path:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def write_bytes(path: str, data: bytes, replace: bool = True) -> None:
+    """Write a file atomically, see `atomic_write`."""
+    with user_errors(), atomic_write(path, replace) as temporary, tf.gfile.GFile(temporary, "wb") as writer:
+        writer.write(data)
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:
-    """Writes a JSON object; numbers that JSON has no word for (NaN, infinities) become null."""
+    """Write a JSON object atomically; non-finite floats become null."""
     write_text(path, json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def finite(value: Any) -> Any:
-    """The value with null for every number that JSON has no word for."""
+    """Return the value with None in place of non-finite floats."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -64,45 +99,130 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def writable_folder(*candidates: str) -> str:
-    """The first of these folders, made if need be, that takes a file; the last one must."""
-    for folder in candidates[:-1]:
-        try:
-            make_folder(folder)
-            probe = os.path.join(folder, f"{uuid.uuid4().hex[:8]}.partial")
-            write_bytes(probe, b"")
-            tf.gfile.Remove(probe)
-            return folder
-        except (errors.UserError, tf.errors.OpError):
-            tf.logging.info("The folder %s cannot be used; taking another.", folder)
-    make_folder(candidates[-1])
-    return candidates[-1]
+def read_json_object(path: str, advice: str = "Restore the file, or use another folder.") -> Dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+      errors.UserError: the file is missing or does not contain a JSON object; the text ends with `advice`.
+    """
+    try:
+        with tf.gfile.GFile(path, "rb") as reader:
+            content = json.loads(reader.read().decode("utf-8"))
+    except tf.errors.NotFoundError:
+        folder, name = os.path.split(path)
+        raise errors.UserError(f"There is no {name} in {folder or 'the current folder'}.") from None
+    except tf.errors.OpError as error:
+        raise errors.UserError(f"Cannot read {path}: {errors.reason(error)}.") from None
+    except ValueError as error:
+        raise errors.UserError(f"{path} is damaged, or not JSON ({errors.reason(error)}). {advice}") from None
+    if not isinstance(content, dict):
+        raise errors.UserError(
+            f"{path} is damaged: expected a JSON object, found a {type(content).__name__}. {advice}"
+        ) from None
+    return content
+
+
+def check_absent(path: str, flag: str = "--output") -> None:
+    """Raise a `UserError` if the path exists; `flag` is the flag that names it, beside an `--overwrite` flag."""
+    if tf.gfile.Exists(path):
+        raise errors.UserError(f"{path} already exists; give another {flag}, or --overwrite to replace it.")
 
 
 def size(path: str) -> int:
-    """Bytes of a file."""
+    """Return the size of a file in bytes."""
     with user_errors():
         return tf.gfile.Stat(path).length
 
 
-def write_text(path: str, text: str) -> None:
-    """Writes a UTF-8 text file, see `write_bytes`."""
-    write_bytes(path, text.encode("utf-8"))
+def make_folder(path: str) -> None:
+    """Create a folder and its parents; an existing one is fine."""
+    try:
+        tf.gfile.MakeDirs(path)
+    except tf.errors.OpError as error:
+        raise errors.UserError(f"Cannot create the folder {path}: {errors.reason(error)}.") from None
 
 
-def write_bytes(path: str, data: bytes) -> None:
-    """Writes a file under a temporary name and renames it, over an older one if there is one."""
-    partial = f"{path}.{uuid.uuid4().hex[:8]}.partial"
-    with user_errors():
+def writable_folder(*candidates: str) -> str:
+    """Return the first of these folders in which a file can be written, created if necessary; the last is not tried."""
+    for folder in candidates[:-1]:
         try:
-            with tf.gfile.GFile(partial, "wb") as writer:
-                writer.write(data)
-            if "://" not in partial:
-                # A rename may outlive a power cut that the bytes do not.
-                with open(partial, "rb") as written:
-                    os.fsync(written.fileno())
-            tf.gfile.Rename(partial, path, overwrite=True)
-        except BaseException:
-            if tf.gfile.Exists(partial):
-                tf.gfile.Remove(partial)
+            make_folder(folder)
+            probe = temporary_name(os.path.join(folder, "probe"))
+            write_bytes(probe, b"")
+            tf.gfile.Remove(probe)
+            return folder
+        except (errors.UserError, tf.errors.OpError):
+            tf.logging.info("Cannot write to the folder %s; using another.", folder)
+    make_folder(candidates[-1])
+    return candidates[-1]
+
+
+def rename_noreplace(temporary: str, final: str) -> None:
+    """Rename a complete local file. It may keep the temporary name as a second one, for the caller to remove.
+
+    Raises:
+      FileExistsError: the new name is taken. Of several processes that try, one succeeds.
+    """
+    try:
+        os.link(temporary, final)
+        return
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
             raise
+    with filelock.FileLock(os.path.join(os.path.dirname(final), ".lock")):
+        if os.path.lexists(final):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final)
+        os.rename(temporary, final)
+
+
+def rename_folder_noreplace(temporary: str, final: str) -> None:
+    """Rename a complete local folder; it replaces an empty one.
+
+    Raises:
+      FileExistsError: there is something else.
+    """
+    try:
+        os.rename(temporary, final)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR, errno.EEXIST):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from None
+        raise
+
+
+@contextlib.contextmanager
+def staging_folder(path: str) -> Iterator[str]:
+    """Yield a new local folder beside `path`, whose content the block moves. Remove it, and leftovers, afterwards."""
+    staging = temporary_name(path)
+    os.makedirs(staging)
+    try:
+        remove_leftovers(os.path.dirname(path), os.path.basename(path), os.stat(staging).st_mtime)
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def remove_leftovers(folder: str, name: Optional[str], now: float) -> None:
+    """Remove temporary files that dead writers left. By age, as several machines may write to a folder.
+
+    Args:
+      folder: a local folder.
+      name: the final name that the writers wanted; None for any.
+      now: current time on the clock of the file system, e.g. the time of a new file.
+    """
+    pattern = re.compile((".+" if name is None else re.escape(name)) + _TEMPORARY)
+    for entry in os.listdir(folder or "."):
+        path = os.path.join(folder, entry)
+        if pattern.fullmatch(entry):
+            with contextlib.suppress(OSError):  # another process may have removed it
+                if now - _last_modified(path) > LEFTOVER_SECONDS:
+                    if os.path.isdir(path):
+                        shutil.rmtree(path)
+                    else:
+                        os.remove(path)
+
+
+def _last_modified(path: str) -> float:
+    inside = [os.path.join(top, name) for top, folders, names in os.walk(path) for name in folders + names]
+    return max(os.lstat(each).st_mtime for each in [path] + inside)

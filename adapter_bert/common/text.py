@@ -1,12 +1,12 @@
-"""Text for messages."""
+"""Text for messages and tables."""
 
 from __future__ import annotations
 
 from typing import Iterable
 
 
-def first_names(names: Iterable[str], limit: int = 5) -> str:
-    """Return the first names of a list and the number of the others, e.g. `a, b and 3 more`."""
-    found = list(names)
-    more = f" and {len(found) - limit} more" if len(found) > limit else ""
-    return (", ".join(found[:limit]) or "nothing") + more
+def first_names(names: Iterable[object], limit: int = 5) -> str:
+    """Return the first names and how many more there are, e.g. `a, b and 3 more`; `nothing` if there are none."""
+    texts = [str(name) for name in names]
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return (", ".join(texts[:limit]) or "nothing") + more

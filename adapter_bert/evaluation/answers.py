@@ -50,8 +50,7 @@ class AnswerRules:
 
     def __post_init__(self) -> None:
         for name in ("n_best_size", "max_answer_length"):
-            if getattr(self, name) < 1:
-                raise errors.UserError(f"{name} must be 1 or more, found {getattr(self, name)}.")
+            errors.check_int(name, getattr(self, name))
         if math.isnan(self.null_threshold):
             raise errors.UserError("null_threshold must be a number, found nan.")
 

@@ -136,7 +136,7 @@ class History:
         self.evaluations: List[Dict[str, Any]] = []
         self.seconds, self.steps, self.examples = 0.0, 0, 0
         if tf.gfile.Exists(self._path):
-            content = files.read_json(self._path)
+            content = files.read_json_object(self._path)
             try:
                 self.evaluations = [dict(entry, step=int(entry["step"])) for entry in content["evaluations"]]
                 self.seconds = float(content["seconds"])

@@ -194,7 +194,7 @@ class Stream:
         """Scores a pack as it lies in the bank, in a folder of its own."""
         folder = os.path.join(self.output_dir, "after", after, known.name)
         self.run(self._settings(known, folder, adapter_pack=self.bank.path(known.name)))
-        results = files.read_json(os.path.join(folder, JSON_FILE))
+        results = files.read_json_object(os.path.join(folder, JSON_FILE))
         return Entry(
             results["primary_metric"],
             results["metrics"],

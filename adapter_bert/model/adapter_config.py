@@ -47,8 +47,7 @@ class AdapterConfig:
     placement: str = "both"
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise errors.UserError(f"The adapter size must be a whole number from 1 on, found {self.size!r}.")
+        errors.check_int("The adapter size", self.size)
         if not isinstance(self.init_scale, (int, float)) or not 0 <= self.init_scale < math.inf:
             raise errors.UserError(
                 f"The adapters' initial scale must be a finite number from 0 on, found {self.init_scale!r}."

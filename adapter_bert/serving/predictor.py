@@ -80,8 +80,7 @@ class Predictor:
         Raises:
           errors.UserError: something is missing, damaged, or does not belong together.
         """
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
-            raise errors.UserError(f"threads must be a whole number from 0 on, found {threads!r}.")
+        errors.check_int("threads", threads, 0)
         path = packs.find(adapter_pack)
         with files.user_errors():
             source, head = _choose(init_checkpoint, path, bert_config_file)
@@ -140,8 +139,7 @@ class Predictor:
           errors.UserError: something in the list is no text; or the predictor is closed.
         """
         self._check_open()
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise errors.UserError(f"batch_size must be a whole number from 1 on, found {batch_size!r}.")
+        errors.check_int("batch_size", batch_size)
         encoded = [self._encode(text_a, text_b) for text_a, text_b in _as_pairs(texts)]
         batches = _batches([len(ids) for ids, _ in encoded], batch_size, self._threads)
         compute = self._pool.map if len(batches) > 1 else map  # one sentence does not wait for another thread to wake
@@ -221,8 +219,7 @@ def _choose(init_checkpoint: str, pack: str, bert_config_file: Optional[str]) ->
 
 
 def _check_length(max_seq_length: int, config: packs.PackConfig) -> None:
-    if isinstance(max_seq_length, bool) or not isinstance(max_seq_length, int) or max_seq_length < 3:
-        raise errors.UserError(f"max_seq_length must be a whole number from 3 on, found {max_seq_length!r}.")
+    errors.check_int("max_seq_length", max_seq_length, 3)
     modeling.check_sequence_length(max_seq_length, config.bert_config)
 
 

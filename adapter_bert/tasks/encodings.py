@@ -10,6 +10,7 @@ from typing import Iterator, List, Optional, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
+from adapter_bert.common.text import first_names
 
 # Bytes that are read at a time of a file that is not held in memory.
 BLOCK_SIZE = 1 << 20
@@ -72,7 +73,7 @@ def _opened(path: str) -> Iterator[tf.gfile.GFile]:
         if not tf.gfile.IsDirectory(folder):
             raise errors.UserError(f"The data folder {folder} does not exist.") from None
         names = sorted(tf.gfile.ListDirectory(folder))
-        present = ", ".join(names[:10]) + (", …" if len(names) > 10 else "") or "nothing"
+        present = first_names(names, 10)
         reason = "does not exist" if isinstance(error, tf.errors.NotFoundError) else "cannot be read"
         raise errors.UserError(f"The data file {path} {reason}; the folder holds: {present}.") from None
 

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files, placing
+from adapter_bert.common import errors, files
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 
@@ -113,17 +113,17 @@ class Bank:
           errors.UserError: there is something in that place, or the base is not sound.
         """
         folder = cls.check_free(folder)
-        staging = f"{folder}.{placing.token()}.partial"
+        staging = files.temporary_name(folder)
         with _reported(folder):
             os.makedirs(staging)
             try:
-                placing.remove_leftovers(*os.path.split(folder), os.stat(staging).st_mtime)
+                files.remove_leftovers(*os.path.split(folder), os.stat(staging).st_mtime)
                 notes = _describe(base)
                 _copy_base(base, os.path.join(staging, BASE_FOLDER))
                 cls(staging, notes).tensors()  # what was copied is what was described
                 os.mkdir(os.path.join(staging, PACKS_FOLDER))
                 files.write_json(os.path.join(staging, FILE_NAME), dict(format=FORMAT, **dataclasses.asdict(notes)))
-                placing.move_new_folder(staging, folder)
+                files.rename_folder_noreplace(staging, folder)
             except FileExistsError:
                 raise errors.UserError(_THERE.format(folder)) from None
             finally:
@@ -152,7 +152,7 @@ class Bank:
                 f"There is no bank {folder}: expected a folder with {FILE_NAME}, {BASE_FOLDER}/ and {PACKS_FOLDER}/. "
                 f"One is made by: python scripts/bank.py create --bank={folder} --base=FOLDER"
             )
-        bank = cls(folder, _parse(path, files.read_json(path)))
+        bank = cls(folder, _parse(path, files.read_json_object(path)))
         base, notes = bank.base, bank.notes
         misfit = _differing(notes.architecture, base.config().to_dict(), bases.ARCHITECTURE)
         misfit = misfit or _differing(notes.tokenizer, _describe_tokenizer(base), _TOKENIZER)
@@ -253,16 +253,19 @@ class Bank:
         packs.check(pack, f"The pack to be added as '{name}'")
         self.check(pack, f"to be added as '{name}'")
         final = self._file(name)
-        temporary = os.path.join(os.path.dirname(final), f".{name}.{placing.token()}.partial")
+        temporary = files.temporary_name(os.path.join(os.path.dirname(final), "." + name))
         with _reported(self.folder):
             os.makedirs(os.path.dirname(final), exist_ok=True)
             try:
-                placing.write_synced(temporary, packs.serialise(pack))
-                placing.remove_leftovers(os.path.dirname(final), None, os.stat(temporary).st_mtime)
+                with open(temporary, "xb") as file:
+                    file.write(packs.serialise(pack))
+                    file.flush()
+                    os.fsync(file.fileno())
+                files.remove_leftovers(os.path.dirname(final), None, os.stat(temporary).st_mtime)
                 if replace:
                     os.replace(temporary, final)
                 else:
-                    placing.rename_noreplace(temporary, final)
+                    files.rename_noreplace(temporary, final)
             except FileExistsError:
                 raise errors.UserError(
                     f"There is a pack '{name}' in the bank {self.folder} already: use another name, or --replace."
@@ -290,7 +293,7 @@ class Bank:
             raise errors.UserError(f"A checkpoint is exported to a local place, found {prefix}; copy it from there.")
         older = files_of_checkpoint(prefix)
         if older and not overwrite:
-            raise errors.UserError(f"{older[0]} is there already; give another --output, or --overwrite to replace it.")
+            files.check_absent(older[0])
         pack, base = self.read(name), self.tensors()
         model = parameters.model_shapes(pack.config.bert_config, pack.config.make_head(), pack.config.adapter_config)
         tensors = {variable: pack.tensors.get(variable, base.get(variable)) for variable in model}
@@ -463,10 +466,10 @@ def files_of_checkpoint(prefix: str) -> List[str]:
 def _write_checkpoint(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
     """Writes a checkpoint; where it is killed, there is the older one, none, or the new one, and never a mixture."""
     folder, name = os.path.split(prefix)
-    staging = os.path.join(folder, f".{name}.{placing.token()}.partial")
+    staging = files.temporary_name(os.path.join(folder, "." + name))
     os.makedirs(staging)
     try:
-        placing.remove_leftovers(folder, "." + name, os.stat(staging).st_mtime)
+        files.remove_leftovers(folder, "." + name, os.stat(staging).st_mtime)
         checkpoints.write(tensors, os.path.join(staging, name))
         for path in files_of_checkpoint(prefix):
             os.remove(path)

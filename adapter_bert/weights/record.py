@@ -156,4 +156,4 @@ def _noted_in_pack(settings: Settings, config: packs.PackConfig) -> Dict[str, An
 def read(folder: str) -> Dict[str, Any]:
     """What a run noted in its output folder; empty where that is missing."""
     path = os.path.join(folder, SETTINGS_FILE)
-    return files.read_json(path) if tf.gfile.Exists(path) else {}
+    return files.read_json_object(path) if tf.gfile.Exists(path) else {}

@@ -482,8 +482,8 @@ def test_nbest_entries_are_plain_and_in_the_order_of_the_original():
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"n_best_size": 0}, "n_best_size must be 1 or more, found 0."),
-        ({"max_answer_length": -1}, "max_answer_length must be 1 or more, found -1."),
+        ({"n_best_size": 0}, "n_best_size must be an integer of at least 1, found 0."),
+        ({"max_answer_length": -1}, "max_answer_length must be an integer of at least 1, found -1."),
         ({"null_threshold": float("nan")}, "null_threshold must be a number, found nan."),
     ],
 )

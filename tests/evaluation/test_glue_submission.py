@@ -382,7 +382,7 @@ def test_a_zip_is_replaced_only_when_asked(tmp_path):
     run, output = add_run(tmp_path / "run", WNLI), tmp_path / "submission.zip"
     output.write_bytes(b"sent last week")
     message = message_of(make_submission.make_submission, [run], str(output), allow_missing=True)
-    assert message == f"{output} is there already; give another --output, or --overwrite to replace it."
+    assert message == f"{output} already exists; give another --output, or --overwrite to replace it."
     assert output.read_bytes() == b"sent last week"
     make_submission.make_submission([run], str(output), allow_missing=True, overwrite=True)
     assert list(read_zip(output)) == ["WNLI.tsv"]
@@ -407,5 +407,5 @@ def test_the_script_takes_flags_and_folders_and_fails_with_one_line(tmp_path):
     assert f"Wrote {output}: 2 of 11 tasks." in done.stdout
     again = subprocess.run(command, **pipes)
     assert again.returncode == 1
-    assert again.stderr.strip().split("\n")[-1].startswith(f"make_submission.py: error: {output} is there already; ")
+    assert again.stderr.strip().split("\n")[-1].startswith(f"make_submission.py: error: {output} already exists; ")
     assert "Traceback" not in again.stderr

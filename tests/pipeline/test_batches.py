@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.files import read_json, write_json
+from adapter_bert.common.files import read_json_object, write_json
 from adapter_bert.evaluation import scores
 from adapter_bert.model.heads import SpanHead
 from adapter_bert.pipeline import batches, records
@@ -451,7 +451,7 @@ class TestRun:
         with open(os.path.join(given["output_dir"], packs.FILE_NAME), "w"):
             pass  # something that can be continued
         path = os.path.join(given["output_dir"], SETTINGS_FILE)
-        noted = read_json(path)
+        noted = read_json_object(path)
         assert noted.pop("pad_to_max_seq_length") is True
         write_json(path, noted)
         assert RunRecord(ClassifierSettings(**dict(same, pad_to_max_seq_length=True)), {}).is_known

@@ -142,7 +142,7 @@ def test_batches_have_texts_of_like_length_and_work_for_every_thread(lengths, ba
 
 @pytest.mark.parametrize("threads", [-1, 1.5, True])
 def test_a_number_of_threads_that_is_none_is_told(trained, threads):
-    with pytest.raises(errors.UserError, match="threads must be a whole number from 0 on"):
+    with pytest.raises(errors.UserError, match="threads must be an integer of at least 0"):
         Predictor.from_run(trained, threads=threads)
 
 

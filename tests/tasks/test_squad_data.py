@@ -250,7 +250,7 @@ def test_what_is_no_json_is_told_with_its_place_and_what_it_may_be(tmp_path, nam
         ({"56be": "cat", "56bf": ""}, "no key 'data', found: 56be, 56bf;", "It looks like predictions"),
         ({"56be": -1.5, "56bf": 2}, "no key 'data'", "It looks like predictions"),
         ({"56be": [{"text": "cat"}]}, "no key 'data'", "It looks like predictions"),
-        ({str(i): str(i) for i in range(99)}, "found: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …;", "like predictions"),
+        ({str(i): str(i) for i in range(99)}, "found: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 89 more;", "like predictions"),
     ],
 )
 def test_json_that_is_no_dataset_is_told_with_what_it_may_be(tmp_path, value, found, hint):
@@ -663,7 +663,7 @@ def test_articles_of_one_title_stay_together_and_those_without_are_articles_of_t
         (5, ["--dev_out=sub"], "sub is a folder"),
         (5, ["--dev_out=train.json"], "three different files"),
         (5, ["--dev_out=./squad.json", "--overwrite"], "three different files"),
-        (5, ["--dev_out=old.json"], "old.json is there already"),
+        (5, ["--dev_out=old.json"], "old.json already exists"),
     ],
 )
 def test_a_split_that_makes_no_sense_is_refused_and_nothing_is_written(tmp_path, monkeypatch, count, options, message):

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, placing
+from adapter_bert.common import errors, files
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 from adapter_bert.weights.bank import BASE, Bank, check_name
@@ -382,7 +382,7 @@ def test_leftovers_are_never_listed_and_go_when_they_are_old(bank):
 
 
 def test_a_writer_that_slept_too_long_fails_and_spoils_nothing(bank, monkeypatch):
-    monkeypatch.setattr(placing, "remove_leftovers", lambda folder, of, now: remove_partials(folder))
+    monkeypatch.setattr(files, "remove_leftovers", lambda folder, of, now: remove_partials(folder))
     assert bank.folder in message_of(bank.add, make_pack(bank.base), "cola")
     assert bank.names() == []
 

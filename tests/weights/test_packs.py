@@ -570,7 +570,7 @@ def test_a_pack_that_is_not_sound_is_not_written(tmp_path, pack):
 
 
 def test_a_pack_cannot_be_written_into_a_folder_that_is_not_there(tmp_path, pack):
-    assert "The file system refused" in message_of(packs.write, str(tmp_path / "no" / "pack.safetensors"), pack)
+    assert "File system error" in message_of(packs.write, str(tmp_path / "no" / "pack.safetensors"), pack)
 
 
 # ------------------------------------------------------------------------- valid checksum, wrong content
@@ -640,17 +640,17 @@ def test_a_value_of_another_type_is_named(refusal, content, key, value):
 @pytest.mark.parametrize(
     "changes, reason",
     [
-        ({"num_hidden_layers": 0}, "num_hidden_layers must be a whole number from 1 on, found 0"),
-        ({"num_hidden_layers": -1}, "num_hidden_layers must be a whole number from 1 on, found -1"),
-        ({"num_hidden_layers": 1.0}, "num_hidden_layers must be a whole number from 1 on, found 1.0"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be an integer of at least 1, found 0"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers must be an integer of at least 1, found -1"),
+        ({"num_hidden_layers": 1.0}, "num_hidden_layers must be an integer of at least 1, found 1.0"),
         ({"num_hidden_layers": 10**9}, "has 1000000000 layers"),
         ({"num_hidden_layers": 7**100}, f"has {7**100} layers"),
         ({"num_hidden_layers": 2}, "16 of 20 variables match; 4 missing (bert/encoder/layer_1/"),
-        ({"hidden_size": 0}, "hidden_size must be a whole number from 1 on, found 0"),
+        ({"hidden_size": 0}, "hidden_size must be an integer of at least 1, found 0"),
         ({"hidden_size": 5}, "hidden_size 5 is not a multiple of num_attention_heads 2"),
         ({"hidden_size": 8}, "is [4] where the model has [8]"),
         ({"hidden_size": 10**30}, ""),
-        ({"vocab_size": None}, "vocab_size must be a whole number from 1 on, found None"),
+        ({"vocab_size": None}, "vocab_size must be an integer of at least 1, found None"),
         ({"vocab_size": 10**30}, ""),
         ({"hidden_act": "sine"}, "Unknown activation 'sine'"),
         ({"hidden_dropout_prob": 1}, "hidden_dropout_prob must be a number from 0 to below 1, found 1"),
@@ -674,8 +674,8 @@ def test_an_impossible_architecture_is_refused_at_once(refusal, content, changes
     [
         (None, "the tuning mode is adapter and the adapter is None"),
         ({}, "is [1, 2] where the model has [1, 64]"),
-        ({"size": 0}, "The adapter size must be a whole number from 1 on, found 0"),
-        ({"size": "2"}, "The adapter size must be a whole number from 1 on, found '2'"),
+        ({"size": 0}, "The adapter size must be an integer of at least 1, found 0"),
+        ({"size": "2"}, "The adapter size must be an integer of at least 1, found '2'"),
         ({"size": 3}, "is [1, 2] where the model has [1, 3]"),
         ({"size": 10**30}, ""),
         ({"size": 2, "kind": "houlsby"}, "kind"),
@@ -1293,5 +1293,5 @@ def test_a_writer_that_fails_leaves_no_partial_file(tmp_path, pack, monkeypatch)
 
     path = str(tmp_path / "pack.safetensors")
     monkeypatch.setattr(files.tf.gfile, "Rename", no_rename)
-    assert "The file system refused: no space left on device" in message_of(packs.write, path, pack)
+    assert "File system error: no space left on device" in message_of(packs.write, path, pack)
     assert os.listdir(str(tmp_path)) == []

@@ -11,6 +11,7 @@ import numpy as np
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
+from adapter_bert.common.text import first_names
 from adapter_bert.tasks.custom import tables
 from adapter_bert.tasks.custom.labels import finite, short
 from adapter_bert.tasks.task import InputExample, Task
@@ -460,10 +461,9 @@ def _summary(task: Task, split: str, examples: Sequence[InputExample]) -> str:
 def _table(counts: Mapping[str, int], most: int = 20) -> str:
     """Labels with their counts, the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    shown = [f"{short(label)} {count}" for label, count in ordered[:most]]
-    return ", ".join(shown + ([f"and {len(ordered) - most} more"] if len(ordered) > most else []))
+    shown = [f"{short(label)} {count}" for label, count in ordered]
+    return first_names(shown, most)
 
 
 def _names(labels: Sequence[str], most: int = 20) -> str:
-    shown = [short(label) for label in labels[:most]]
-    return ", ".join(shown + ([f"and {len(labels) - most} more"] if len(labels) > most else [])) or "(numbers)"
+    return first_names(map(short, labels), most) if labels else "(numbers)"

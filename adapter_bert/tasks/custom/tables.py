@@ -20,6 +20,7 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequenc
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
+from adapter_bert.common.text import first_names
 from adapter_bert.tasks import encodings
 
 TEXT_COLUMN = "text"
@@ -395,7 +396,7 @@ def _files_table(path: str, files: Iterable[Tuple[str, bytes]], encoding: Option
             notes.append(f"{name}, {note}")
         rows.append(TableRow(len(rows) + 1, [text, parts[-2]], name))
     if not rows:
-        found = ", ".join(loose[:10]) or "nothing"
+        found = first_names(loose, 10)
         raise errors.UserError(
             f"{path} has no folder with files in it, expected one folder per label with one text file per example; "
             f"found beside: {found}."

@@ -13,6 +13,7 @@ from typing import Collection, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
+from adapter_bert.common.text import first_names
 
 _SHOWN_IDS = 3
 
@@ -211,5 +212,5 @@ def fingerprint(dataset: Dataset) -> str:
 
 def shown(names: Collection[str], limit: int = 10) -> str:
     """Names from a file, such that they fit in a line."""
-    texts = [name if name.isprintable() and 0 < len(name) <= 60 else repr(name[:60]) for name in list(names)[:limit]]
-    return (", ".join(texts) + (", …" if len(names) > limit else "")) or "nothing"
+    texts = [name if name.isprintable() and 0 < len(name) <= 60 else repr(name[:60]) for name in names]
+    return first_names(texts, limit)
