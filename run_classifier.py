@@ -21,13 +21,12 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Seq
 
 from absl import app, flags
 
-from adapter_bert.settings import common as settings_lib
+from adapter_bert.settings import flags as settings_lib
 from adapter_bert.settings.classifier import ClassifierSettings
 
 if __name__ == "__main__":
     # Here, and not at the end: a mistake in a flag is told before TensorFlow is imported, which takes seconds.
     settings_lib.define_flags(ClassifierSettings)
-    flags.adopt_module_key_flags(settings_lib)
     settings_lib.check_command_line(
         ClassifierSettings, flags.FLAGS, required=["task_name", "bert_config_file", "output_dir"]
     )
@@ -220,7 +219,7 @@ def features_of(run: Run, data: Data, split: str) -> List[str]:
             settings.max_seq_length,
             run.tokenizer,
             settings.tokenizer_key,
-            batch_sizes.get(split, 1) if settings.use_tpu else 1,
+            settings.device.padded_batch_size(batch_sizes.get(split, 1)),
         )
 
 
@@ -276,7 +275,7 @@ def predict(run: Run, data: Data) -> None:
 
 def run_task(settings: ClassifierSettings) -> None:
     """Does everything that is asked for; nothing is written before all of it is checked."""
-    settings.check()
+    settings.validate()
     with files.user_errors():
         data = read_data(settings)
         settings = dataclasses.replace(settings, task_name=data.task.name)
@@ -301,7 +300,7 @@ def main(argv: Sequence[str]) -> None:
     """Flags -> settings -> run."""
     settings_lib.reject_positional_args(argv)
     settings = settings_lib.from_flags(ClassifierSettings, FLAGS)
-    logs.show_progress(all_lines=settings.use_tpu)
+    logs.show_progress(all_lines=not settings.device.supports_hooks)
     run_task(settings)
 
 

@@ -21,13 +21,12 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from absl import app, flags
 
-from adapter_bert.settings import common as settings_lib
+from adapter_bert.settings import flags as settings_lib
 from adapter_bert.settings.squad import SquadSettings
 
 if __name__ == "__main__":
     # Here, and not at the end: a mistake in a flag is told before TensorFlow is imported, which takes seconds.
     settings_lib.define_flags(SquadSettings)
-    flags.adopt_module_key_flags(settings_lib)
     settings_lib.check_command_line(SquadSettings, flags.FLAGS, required=["bert_config_file", "output_dir"])
 
 import tensorflow.compat.v1 as tf
@@ -158,7 +157,7 @@ def features_of(run: Run, dataset: squad.Dataset, split: str, batch_size: int = 
             settings.lengths,
             run.tokenizer,
             settings.tokenizer_key,
-            pad_to=batch_size if settings.use_tpu else 1,
+            pad_to=settings.device.padded_batch_size(batch_size),
         )
 
 
@@ -243,7 +242,7 @@ def warn_of_version(settings: SquadSettings) -> None:
 
 def run_task(settings: SquadSettings) -> None:
     """Does everything that is asked for; nothing is written before all of it is checked."""
-    settings.check()
+    settings.validate()
     with files.user_errors():
         settings = dataclasses.replace(settings, task_name=task_name(settings))
         warn_of_version(settings)
@@ -264,7 +263,7 @@ def main(argv: Sequence[str]) -> None:
     """Flags -> settings -> run."""
     settings_lib.reject_positional_args(argv)
     settings = settings_lib.from_flags(SquadSettings, FLAGS)
-    logs.show_progress(all_lines=settings.use_tpu)
+    logs.show_progress(all_lines=not settings.device.supports_hooks)
     run_task(settings)
 
 

@@ -63,7 +63,9 @@ SIDES = {
     "ours": Side("ours", "ours, adapters", {"tuning": "adapter"}),
     "ours_full": Side("ours", "ours, full fine-tuning", {"tuning": "full"}),
     "ours_padded": Side("ours", "ours, padded", {"tuning": "adapter", "flags": ["--pad_to_max_seq_length=true"]}),
-    "ours_recompute": Side("ours", "ours, --recompute", {"tuning": "adapter", "model_fn": {"recompute": True}}),
+    "ours_recompute": Side(
+        "ours", "ours, --gradient_checkpointing", {"tuning": "adapter", "model_fn": {"gradient_checkpointing": True}}
+    ),
     "ours_parts": Side(
         "ours", "ours, --gradient_accumulation_steps=4", {"tuning": "adapter", "model_fn": {"accumulation_steps": 4}}
     ),

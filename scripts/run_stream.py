@@ -29,7 +29,7 @@ from absl import app, flags
 import run_classifier
 from adapter_bert.common import errors, files, logs
 from adapter_bert.experiments import stream
-from adapter_bert.settings import common as settings_lib
+from adapter_bert.settings import flags as settings_lib
 from adapter_bert.weights import bases
 from adapter_bert.weights.bank import Bank
 
@@ -71,7 +71,6 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     settings_lib.define_flags(run_classifier.ClassifierSettings)
-    flags.adopt_module_key_flags(settings_lib)
     flags.DEFINE_string("bank", None, "Folder of the bank, for base and packs; made if it does not exist.")
     flags.DEFINE_string("base_dir", None, "Folder of the base: bert_config.json, vocab.txt, bert_model.ckpt.*")
     flags.DEFINE_string("tasks", None, "Text file with a line of flags for each task.")

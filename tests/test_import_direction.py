@@ -11,6 +11,8 @@ from tests.helpers import ROOT
 # From the bottom to the top; what shares a line may import each other.
 ORDER = [
     ["adapter_bert.common"],
+    # Differences between TensorFlow versions concern the model too.
+    ["adapter_bert.devices.compat"],
     [
         "tokenization",
         "adapter_bert.model.adapter_config",

@@ -17,7 +17,8 @@ from absl import flags
 from adapter_bert.common import errors, files
 from adapter_bert.evaluation.results import JSON_FILE
 from adapter_bert.model import parameters
-from adapter_bert.settings.common import Settings, define_flags
+from adapter_bert.settings import flags as settings_flags
+from adapter_bert.settings.groups import Settings
 from adapter_bert.weights import packs, record
 from adapter_bert.weights.bank import Bank, check_name
 
@@ -105,11 +106,12 @@ def read_tasks(path: str, common: Settings) -> List[Arrival]:
 
 def _parse_line(line: str, settings_class: Type[Settings]) -> Dict[str, Any]:
     values = flags.FlagValues()
-    define_flags(settings_class, values)
+    settings_flags.define_flags(settings_class, values)
     surplus = values(["a line of tasks"] + shlex.split(line, comments=True))[1:]
     if surplus:
         raise errors.UserError(f"'{surplus[0]}' is no flag; flags are given as --name=value")
-    given = {name: values[name].value for name in values if values[name].present}
+    present = {settings_flags.ALIASES.get(name, name) for name in values if values[name].present}
+    given = {name: values[name].value for name in present}
     for name in _OF_THE_STREAM:
         if name in given:
             raise errors.UserError(f"--{name} does not go with a task of a stream, which sets it for all of them")
@@ -123,7 +125,7 @@ def _arrival(settings: Settings, earlier: Sequence[str]) -> Arrival:
     check_name(name)
     if name in earlier:
         raise errors.UserError(f"the task '{name}' has come before")
-    settings.check()
+    settings.validate()
     return Arrival(name, settings)
 
 

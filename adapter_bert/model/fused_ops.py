@@ -17,6 +17,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.devices import compat
+
 # Below so many numbers in the largest tensor a loop made by XLA gains less than a call of it costs.
 MIN_COMPILED_SIZE = 2**20
 
@@ -199,13 +201,6 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
     return with_gradient(_gelu_erf(x), [x], lambda dy: [_gelu_erf_grad(x, dy)])
 
 
-def random_integers(shape: Sequence[Union[int, tf.Tensor]], seed: Any) -> tf.Tensor:
-    """int32 of any size, the same for the same seed, int32 [2]."""
-    # TensorFlow 1 wants limits, which cost a division each.
-    least, most = (-(2**31), 2**31 - 1) if tf.__version__.startswith("1.") else (None, None)
-    return tf.random.stateless_uniform(shape, seed, minval=least, maxval=most, dtype=tf.int32)
-
-
 def _hashed(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """A random int32 for each place of a tensor: a hash of the place's number, keyed by `seed`, int32 [2]."""
 
@@ -224,7 +219,7 @@ def _hashed(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 def _drawn(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """The same by TensorFlow's generator, a random int16 each: half the numbers to draw, and fine enough for a rate."""
     size = tf.reduce_prod(shape)
-    pairs = random_integers([(size + 1) // 2], seed)
+    pairs = compat.random_int32([(size + 1) // 2], seed)
     return tf.reshape(tf.reshape(tf.bitcast(pairs, tf.int16), [-1])[:size], shape)
 
 

@@ -10,6 +10,7 @@ from typing import Any, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.devices import compat
 from adapter_bert.pipeline import records
 from adapter_bert.pipeline.records import CLASS_LABEL, Features, InputFn, graph_function
 from adapter_bert.pipeline.writing import Files
@@ -101,9 +102,7 @@ def _pooled(numbered: tf.data.Dataset, ends: Sequence[int], seed: int) -> tf.dat
         whole = window.map(lambda number, batch: batch).batch(POOL)
         return whole.map(lambda batches: _exchanged(batches, [seed, pool])).unbatch()
 
-    if hasattr(numbered, "group_by_window"):  # TensorFlow 1.15 has the name below alone, which others warn of.
-        return numbered.group_by_window(pool_of, exchange, window_size_func=size_of)
-    return numbered.apply(tf.data.experimental.group_by_window(pool_of, exchange, window_size_func=size_of))
+    return compat.group_by_window(numbered, pool_of, exchange, size_of)
 
 
 def training_input_fn(

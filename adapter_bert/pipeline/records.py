@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import tensorflow.compat.v1 as tf
 
 import tokenization
+from adapter_bert.devices import compat
 from adapter_bert.pipeline.features import InputFeatures, padded_features
 from adapter_bert.pipeline.writing import Files, serialize, write_records, write_serialized  # noqa: F401  (asked for here)
 
@@ -64,12 +65,7 @@ def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
     Without TensorFlow's tuning: no pipeline here leaves it anything to choose, and its thread, which sleeps for longer
     and longer, may keep a session from closing for seconds.
     """
-    options = tf.data.Options()
-    if hasattr(options, "autotune"):
-        options.autotune.enabled = False
-    else:  # TensorFlow 1.15
-        options.experimental_optimization.autotune = False
-    return batches.prefetch(2).with_options(options)
+    return batches.prefetch(2).with_options(compat.without_autotuning())
 
 
 def _batches(

@@ -20,7 +20,7 @@ import modeling
 import tokenization
 from adapter_bert.common import errors, files, parallel
 from adapter_bert.common.text import first_names
-from adapter_bert.devices import compat
+from adapter_bert.devices import estimators
 from adapter_bert.model import fused_ops, parameters
 from adapter_bert.pipeline.features import Encoder
 from adapter_bert.tasks.task import InputExample
@@ -276,7 +276,7 @@ def _build(source: loading.Source, head: Any) -> Tuple[tf.Session, Callable[...,
         values = WeightAssigner(source.parts)
         values.scaffold()
         graph.finalize()
-        session = tf.Session(graph=graph, config=compat.serving_config())
+        session = tf.Session(graph=graph, config=estimators.serving_config())
         values.load(session, but=())
         wanted = output.logits if output.probabilities is None else output.probabilities
         return session, session.make_callable(wanted, inputs)

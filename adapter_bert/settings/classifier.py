@@ -8,8 +8,21 @@ from typing import Dict, Optional
 from adapter_bert import tasks
 from adapter_bert.common import errors
 from adapter_bert.evaluation import metrics
-from adapter_bert.settings.common import MODEL, TRAINING, Settings, setting
+from adapter_bert.settings.flags import MODEL, TRAINING, Limits, setting
+from adapter_bert.settings.groups import Settings
 from adapter_bert.tasks import custom
+
+
+def _check_data(settings: ClassifierSettings) -> None:
+    if settings.has_custom_data:
+        settings.custom_data  # noqa: B018  (the constructor checks the values)
+    elif settings.data_dir:
+        settings.known_task()
+    else:
+        raise errors.UserError(
+            "No data: set --data_dir to the folder of a known task ({}), or use your own data with --train_file, "
+            "--dev_file and --test_file.".format(", ".join(tasks.names()))
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +42,7 @@ class ClassifierSettings(Settings):
             ", ".join(sorted(metrics.METRICS))
         ),
         TRAINING,
+        limits=Limits(choices=tuple(sorted(metrics.METRICS))),
     )
     class_weights: str = setting(
         "none",
@@ -73,6 +87,8 @@ class ClassifierSettings(Settings):
     )
     split_seed: int = setting(1, "Own data: seed of that split; the same for all runs of a sweep.", TRAINING)
 
+    RULES = (_check_data,)
+
     @property
     def has_custom_data(self) -> bool:
         """Whether files are named one by one, and not by a folder in a known layout."""
@@ -85,21 +101,6 @@ class ClassifierSettings(Settings):
         values["labels"] = custom.parse_list(self.labels) if self.labels else None
         values["label_map"] = custom.parse_map(self.label_map) if self.label_map else {}
         return custom.CustomData(**values)
-
-    def check(self) -> None:
-        """Raises `errors.UserError` for what is wrong by itself, without looking at a file."""
-        super().check()
-        if self.primary_metric and self.primary_metric not in metrics.METRICS:
-            raise errors.unknown("metric", self.primary_metric, metrics.METRICS)
-        if self.has_custom_data:
-            self.custom_data  # noqa: B018  (its constructor checks the values)
-        elif self.data_dir:
-            self.known_task()
-        else:
-            raise errors.UserError(
-                "No data: give --data_dir, the folder of a known task ({}), or own data by --train_file, --dev_file, "
-                "--test_file.".format(", ".join(tasks.names()))
-            )
 
     def known_task(self) -> tasks.Task:
         """The task whose layout `data_dir` has."""

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from typing import Dict, Optional
 
 from adapter_bert.common import errors
 from adapter_bert.evaluation.answers import N_BEST, NULL_ODDS, PREDICTIONS, AnswerRules
 from adapter_bert.pipeline.windows import WindowConfig
-from adapter_bert.settings.common import TRAINING, Settings, setting
+from adapter_bert.settings.flags import POSITIVE, TRAINING, setting
+from adapter_bert.settings.groups import SEQUENCE_LENGTH, Settings
+
+
+def _check_windows(settings: SquadSettings) -> None:
+    settings.lengths.check()
+
+
+def _check_files(settings: SquadSettings) -> None:
+    for name, phases in (("train_file", ("do_train",)), ("predict_file", ("do_eval", "do_predict"))):
+        needing = [phase for phase in phases if getattr(settings, phase)]
+        if needing and not getattr(settings, name):
+            raise errors.UserError(f"No data: --{needing[0]} needs --{name}, a file in SQuAD's format.")
+
+
+def _check_answers_overwrite_no_data(settings: SquadSettings) -> None:
+    data = [os.path.realpath(path) for path in (settings.train_file, settings.predict_file) if path]
+    for name in (PREDICTIONS, N_BEST, NULL_ODDS):
+        path = os.path.join(settings.output_dir or "", name)
+        if settings.answers and os.path.realpath(path) in data:
+            raise errors.UserError(f"The answers would overwrite {path}: use another --output_dir.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +54,22 @@ class SquadSettings(Settings):
         False, "Answer --predict_file with the weights that the training ends with, or with those of --output_dir."
     )
     max_seq_length: int = setting(
-        384, "Tokens of a sequence: question, window of the paragraph, three special tokens.", TRAINING
+        384,
+        "Tokens of a sequence: question, window of the paragraph, three special tokens.",
+        TRAINING,
+        limits=SEQUENCE_LENGTH,
     )
     doc_stride: int = setting(
-        128, "Tokens from the start of a window of the paragraph to the start of the next; windows overlap.", TRAINING
+        128,
+        "Tokens from the start of a window of the paragraph to the start of the next; windows overlap.",
+        TRAINING,
+        limits=POSITIVE,
     )
-    max_query_length: int = setting(64, "Tokens of a question; longer ones are cut.", TRAINING)
-    n_best_size: int = setting(20, "Starts and ends looked at in a window, and answers listed for a question.")
-    max_answer_length: int = setting(30, "Tokens of an answer at most.")
+    max_query_length: int = setting(64, "Tokens of a question; longer ones are cut.", TRAINING, limits=POSITIVE)
+    n_best_size: int = setting(
+        20, "Starts and ends looked at in a window, and answers listed for a question.", limits=POSITIVE
+    )
+    max_answer_length: int = setting(30, "Tokens of an answer at most.", limits=POSITIVE)
     verbose_logging: bool = setting(False, "Name every question that is left out of training.")
     version_2_with_negative: bool = setting(False, "The files are SQuAD 2.0: questions may have no answer.", TRAINING)
     null_score_diff_threshold: float = setting(
@@ -50,6 +77,8 @@ class SquadSettings(Settings):
         "SQuAD 2.0: predict no answer where its score is above that of the best text by more than this (logits). The "
         "value fitted on --predict_file is reported as best_f1_thresh.",
     )
+
+    RULES = (_check_windows, _check_files, _check_answers_overwrite_no_data)
 
     @property
     def lengths(self) -> WindowConfig:
@@ -67,24 +96,6 @@ class SquadSettings(Settings):
     def answers(self) -> bool:
         """Whether questions are to be answered."""
         return self.do_eval or self.do_predict
-
-    def check(self) -> None:
-        """Raises `errors.UserError` for what is wrong by itself, without looking at a file."""
-        super().check()
-        for name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length"):
-            self._check_range(name, 1)
-        self.lengths.check()
-        if math.isnan(self.null_score_diff_threshold):
-            raise errors.UserError("--null_score_diff_threshold must be a number, found nan.")
-        for name, asked in (("train_file", self.do_train), ("predict_file", self.answers)):
-            if asked and not getattr(self, name):
-                by = "--do_train" if name == "train_file" else "--do_eval" if self.do_eval else "--do_predict"
-                raise errors.UserError(f"No data: {by} needs --{name}, a file in SQuAD's form.")
-        for name in (PREDICTIONS, N_BEST, NULL_ODDS):
-            path = os.path.join(self.output_dir, name)
-            given = [os.path.realpath(file) for file in (self.train_file, self.predict_file) if file]
-            if self.answers and os.path.realpath(path) in given:
-                raise errors.UserError(f"The answers would overwrite {path}; use another --output_dir.")
 
     def needed_paths(self) -> Dict[str, str]:
         """Flag -> what must be there under its path."""

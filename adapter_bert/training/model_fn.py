@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 import adapter_layers
 import modeling
 import optimization
-from adapter_bert.devices import compat
+from adapter_bert.devices import compat, estimators
 from adapter_bert.model import accumulation, batch_splitting, fused_ops, parameters
 from adapter_bert.model.heads import Head, HeadOutput
 from adapter_bert.weights import checkpoints, loading, packs
@@ -82,9 +82,7 @@ class WeightAssigner:
         for part in self._parts:
             for name, value in (part.values or {}).items():
                 if name not in but:
-                    initializer = self._variables[name].initializer
-                    if isinstance(initializer, tf.Tensor):  # of TensorFlow 1.15, where a checkpoint gives the value
-                        initializer = initializer.op
+                    initializer = compat.initializer_op(self._variables[name])
                     session.run(initializer, {initializer.inputs[1]: value})
 
 
@@ -110,7 +108,7 @@ def build_model_fn(
     checkpoint_kind: Optional[str] = None,
     training_hooks: Callable[[TrainingTensors], List[tf.train.SessionRunHook]] = lambda tensors: [],
     dev_data: Optional[Callable[[], tf.data.Dataset]] = None,
-    recompute: bool = False,
+    gradient_checkpointing: bool = False,
     accumulation_steps: int = 1,
     use_xla: Optional[bool] = None,
 ) -> Callable:
@@ -131,7 +129,7 @@ def build_model_fn(
         `checkpoints.RunSaver`. None leaves them to the estimator.
       training_hooks: makes the hooks of a training; not used on a TPU.
       dev_data: makes the batches of a dev set that a hook scores on the graph of the training; not used on a TPU.
-      recompute: see `modeling.BertModel`.
+      gradient_checkpointing: see `modeling.BertModel`.
       accumulation_steps: parts in which a training batch is worked out, see `accumulation.accumulate`.
       use_xla: see `fused_ops.compiling`; on a TPU everything is compiled anyway.
     """
@@ -149,7 +147,7 @@ def build_model_fn(
             use_one_hot_embeddings,
             scope="bert",
             adapter_fn=adapter_fn,
-            recompute=recompute and is_training,
+            gradient_checkpointing=gradient_checkpointing and is_training,
         )
         return head.build(model, features, is_training)
 
@@ -194,7 +192,7 @@ def build_model_fn(
     def model_fn(features: Features, labels: Any, mode: str, params: Mapping[str, Any]):
         del labels, params  # they are in `features`; the estimator wants the arguments
         spec: Dict[str, Any] = {"mode": mode}
-        if mode == compat.ModeKeys.TRAIN:
+        if mode == estimators.ModeKeys.TRAIN:
             with fused_ops.compiling(fused_ops.WHOLE_GRAPH if use_tpu else use_xla):
                 spec["loss"], spec["train_op"] = train(features)
             values = initial_values()
@@ -202,17 +200,17 @@ def build_model_fn(
             saver = None if use_tpu else make_saver(values)
             spec["scaffold_fn"] = lambda: values.scaffold(saver or make_saver(values))
             spec["training_hooks"] = [] if use_tpu else training_hooks(watched(features, spec["loss"], saver))
-            return compat.TPUEstimatorSpec(**spec)
+            return estimators.TPUEstimatorSpec(**spec)
         with fused_ops.compiling(False):
             output = forward(features, is_training=False)
         values = initial_values()
         spec["scaffold_fn"] = values.scaffold
-        if mode == compat.ModeKeys.EVAL:
+        if mode == estimators.ModeKeys.EVAL:
             spec["loss"] = output.loss
             spec["eval_metrics"] = head.eval_metrics(output, features)
         else:
             spec["predictions"] = head.predictions(output, features)
-        return compat.TPUEstimatorSpec(**spec)
+        return estimators.TPUEstimatorSpec(**spec)
 
     return model_fn
 

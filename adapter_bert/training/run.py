@@ -16,14 +16,14 @@ import modeling
 import optimization
 import tokenization
 from adapter_bert.common import errors, files, interrupts
-from adapter_bert.devices import compat
+from adapter_bert.devices import estimators
 from adapter_bert.evaluation import scores as evaluation
 from adapter_bert.evaluation.scores import Evaluator, History
 from adapter_bert.model import parameters
 from adapter_bert.model.heads import Head
 from adapter_bert.pipeline import batches, feature_store, records
 from adapter_bert.pipeline.writing import Files
-from adapter_bert.settings.common import Settings
+from adapter_bert.settings.groups import Settings
 from adapter_bert.training import hooks
 from adapter_bert.training.model_fn import Schedule, TrainingTensors, build_model_fn
 from adapter_bert.weights import bases, checkpoints, fingerprints, loading, packs, record
@@ -89,9 +89,7 @@ class Run:
         self._result: Optional[loading.Source] = None
         self._num_train_examples = num_train_examples
         self._schedule = self._make_schedule() if settings.do_train else None
-        self._cluster = None
-        if settings.use_tpu and settings.tpu_name:
-            self._cluster = compat.tpu_cluster(settings.tpu_name, settings.tpu_zone, settings.gcp_project)
+        estimators.tpu_cluster(settings.device)
 
     def _find_initial_values(self) -> Optional[loading.Source]:
         settings = self.settings
@@ -249,7 +247,7 @@ class Run:
             settings.train_batch_size,
             self.seed,
         )
-        if settings.use_tpu:
+        if not settings.device.supports_hooks:
             self._train_in_pieces(record_files, history, dev, evaluator)
         else:
             self._train_to(total, record_files, history, dev, evaluator)
@@ -324,7 +322,7 @@ class Run:
             tf.summary.FileWriterCache.get(settings.output_dir)
         estimator = self._estimator(self._init, training_hooks=make_hooks, dev_data=dev_data)
         # A TPU's loop has no hook that would see the request: there signals act at once.
-        with self._translate_failures(watching), interrupts.deferred(not settings.use_tpu) as stop:
+        with self._translate_failures(watching), interrupts.deferred(settings.device.supports_hooks) as stop:
             estimator.train(input_fn=input_fn, max_steps=step)
         if watching and watching[-1].mean_width and not settings.pads_all:
             width = watching[-1].mean_width
@@ -355,7 +353,7 @@ class Run:
             if "No space left" in str(error):
                 raise errors.UserError(f"The disk is full: {errors.reason(error)}.") from None
             raise errors.UserError(
-                "Out of memory: set --recompute=true, raise --gradient_accumulation_steps (it is "
+                "Out of memory: set --gradient_checkpointing=true, raise --gradient_accumulation_steps (it is "
                 f"{settings.gradient_accumulation_steps}), or lower --train_batch_size (it is "
                 f"{settings.train_batch_size}) or --max_seq_length (it is {settings.max_seq_length})."
             ) from None
@@ -420,7 +418,7 @@ class Run:
             record_files,
             self.settings.max_seq_length,
             is_training=False,
-            drop_remainder=self.settings.use_tpu,
+            drop_remainder=self.settings.device.needs_static_shapes,
             label_types=self.head.label_types,
         )
 
@@ -459,7 +457,7 @@ class Run:
 
     def _estimator(
         self, source: Optional[loading.Source], predict_batch_size: int = 8, **training: Any
-    ) -> compat.TPUEstimator:
+    ) -> estimators.TPUEstimator:
         settings = self.settings
         model_fn = build_model_fn(
             self.config,
@@ -472,8 +470,8 @@ class Run:
             tuning_mode=settings.tuning_mode,
             top_layers=settings.tune_top_layers,
             use_tpu=settings.use_tpu,
-            use_one_hot_embeddings=settings.use_tpu,
-            recompute=settings.recompute,
+            use_one_hot_embeddings=settings.device.uses_one_hot_embeddings,
+            gradient_checkpointing=settings.gradient_checkpointing,
             accumulation_steps=settings.gradient_accumulation_steps,
             use_xla=settings.use_xla,
             **training,
@@ -484,7 +482,12 @@ class Run:
         # Where nothing is trained, the estimator must not find a checkpoint: all values come from the source. It writes
         # nothing then, so that this folder never exists.
         folder = settings.output_dir if training else os.path.join(settings.output_dir, uuid.uuid4().hex)
-        return make_estimator(model_fn, settings, folder, self.seed, self._cluster, predict_batch_size, summary_steps)
+        config = estimators.run_config(
+            settings.device, folder, self.seed, settings.save_checkpoints_steps, summary_steps
+        )
+        return estimators.make_estimator(
+            model_fn, settings.device, config, settings.train_batch_size, predict_batch_size
+        )
 
 
 def load_tokenizer(settings: Settings, config: modeling.BertConfig) -> Any:
@@ -500,40 +503,3 @@ def load_tokenizer(settings: Settings, config: modeling.BertConfig) -> Any:
     if settings.vocab_file:
         tokenization.check_case_matches_vocabulary(settings.do_lower_case, tokenizer.vocab)
     return tokenizer
-
-
-def make_estimator(
-    model_fn: Any,
-    settings: Settings,
-    folder: str,
-    seed: int,
-    cluster: Any,
-    predict_batch_size: int,
-    save_summary_steps: int,
-) -> compat.TPUEstimator:
-    """The one estimator factory; it is a TPUEstimator on CPUs and GPUs too."""
-    config = compat.RunConfig(
-        cluster=cluster,
-        master=settings.master,
-        model_dir=folder,
-        tf_random_seed=seed,
-        # On a TPU the estimator brings its own.
-        session_config=None if settings.use_tpu else compat.session_config(),
-        # Elsewhere a hook of ours saves; this one would write the graph too, more than the weights.
-        save_checkpoints_steps=settings.save_checkpoints_steps if settings.use_tpu else None,
-        save_checkpoints_secs=None,
-        save_summary_steps=save_summary_steps,
-        tpu_config=compat.TPUConfig(
-            iterations_per_loop=settings.iterations_per_loop,
-            num_shards=settings.num_tpu_cores,
-            per_host_input_for_training=compat.InputPipelineConfig.PER_HOST_V2,
-        ),
-    )
-    return compat.TPUEstimator(
-        use_tpu=settings.use_tpu,
-        model_fn=model_fn,
-        config=config,
-        train_batch_size=settings.train_batch_size,
-        eval_batch_size=settings.eval_batch_size,
-        predict_batch_size=predict_batch_size,
-    )

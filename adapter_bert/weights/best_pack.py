@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from adapter_bert.devices import compat
 from adapter_bert.evaluation.scores import Scores
-from adapter_bert.settings.common import Settings
+from adapter_bert.settings.groups import Settings
 from adapter_bert.weights import checkpoints, packs
 from adapter_bert.weights.record import RunRecord
 

@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors, files
 from adapter_bert.evaluation.scores import History
-from adapter_bert.settings.common import ADAPTER_SETTINGS, MODEL, TRAINING, Settings
+from adapter_bert.settings.flags import MODEL, TRAINING
+from adapter_bert.settings.groups import ADAPTER_SETTINGS, Settings
 from adapter_bert.weights import checkpoints, packs
 
 SETTINGS_FILE = "settings.json"
@@ -70,14 +71,14 @@ class RunRecord:
             )
 
     def _differing_settings(self) -> List[str]:
-        now = self._settings.identity((MODEL, TRAINING) if self._settings.do_train else (MODEL,))
+        now = self._settings.comparable_values((MODEL, TRAINING) if self._settings.do_train else (MODEL,))
         if self._settings.seed is None:
             now.pop("seed", None)
         if "base" in self._noted.get("facts", {}):
             # Moved, or left away: fingerprints tell whether it is the same.
             now = {name: value for name, value in now.items() if name not in STARTING_POINTS}
         # What a setting was for an older version, which did not know it.
-        unset = {field.name: field.metadata["unknown"] for field in dataclasses.fields(self._settings)}
+        unset = {field.name: field.metadata["legacy"] for field in dataclasses.fields(self._settings)}
         return [
             f"--{name} was {self._noted.get(name, unset[name])}, is {value}"
             for name, value in now.items()
@@ -101,7 +102,7 @@ class RunRecord:
     def write(self, **facts: Any) -> None:
         """Notes the run in its output folder, with further facts."""
         self.facts.update(facts)
-        values = dict(self._settings.identity((MODEL, TRAINING)), seed=self.seed, facts=self.facts)
+        values = dict(self._settings.comparable_values((MODEL, TRAINING)), seed=self.seed, facts=self.facts)
         if not self._settings.init_checkpoint:
             values.update({name: self._noted.get(name) for name in STARTING_POINTS})
         files.write_json(os.path.join(self._settings.output_dir, SETTINGS_FILE), dict(sorted(values.items())))
@@ -139,7 +140,7 @@ def recorded_settings(settings: Settings) -> Dict[str, Any]:
 
 def _noted_in_pack(settings: Settings, config: packs.PackConfig) -> Dict[str, Any]:
     """What a pack says, in the form of a run's record. What it does not say is taken to agree."""
-    noted = dict(settings.identity((MODEL,)), **config.training)
+    noted = dict(settings.comparable_values((MODEL,)), **config.training)
     adapter = config.adapter or {}
     noted.update({name: adapter.get(field) for name, field in ADAPTER_SETTINGS.items()})
     noted.update(

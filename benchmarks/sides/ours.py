@@ -46,7 +46,7 @@ def step(job: common.Job) -> common.Result:
 
     import modeling
     import optimization
-    from adapter_bert.devices import compat
+    from adapter_bert.devices import estimators
     from adapter_bert.model.heads import ClassificationHead
     from adapter_bert.training.model_fn import Schedule, build_model_fn
     from adapter_layers import AdapterConfig
@@ -64,9 +64,9 @@ def step(job: common.Job) -> common.Result:
             tuning_mode=job["tuning"],
             **job.get("model_fn", {}),
         )
-        spec = model_fn(make_features(job), None, compat.ModeKeys.TRAIN, {})
+        spec = model_fn(make_features(job), None, estimators.ModeKeys.TRAIN, {})
         trained = optimization.trainable_variables(job["tuning"])
-        with tf.Session(config=compat.session_config()) as session:
+        with tf.Session(config=estimators.session_config()) as session:
             session.run(tf.global_variables_initializer())
             result = common.timed_steps(lambda: session.run([spec.loss, spec.train_op])[0], job)
     result["trained"] = sum(variable.shape.num_elements() for variable in trained)

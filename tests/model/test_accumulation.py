@@ -27,7 +27,9 @@ def gradients(parts: int, mode: str = "adapter", rate: float = 0.0, static: bool
 
     def loss_of(features):
         ids, mask = features["input_ids"], features["input_mask"]
-        model = modeling.BertModel(config, True, ids, mask, scope="bert", adapter_fn=adapter, recompute=recompute)
+        model = modeling.BertModel(
+            config, True, ids, mask, scope="bert", adapter_fn=adapter, gradient_checkpointing=recompute
+        )
         # The head drops values at its fixed rate; without it, dropout is what `rate` says.
         return ClassificationHead(2).build(model, features, is_training=bool(rate)).loss
 

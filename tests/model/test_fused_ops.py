@@ -167,7 +167,7 @@ def model_gradients(xla=False, recompute=False, rate=0.1):
         mask = tf.constant((np.arange(28).reshape(4, 7) % 7 < 5).astype(np.int32))
         adapter = adapter_layers.AdapterConfig(size=5, init_scale=0.2)
         model = modeling.BertModel(
-            config, True, tf.constant(ids), mask, scope="bert", adapter_fn=adapter, recompute=recompute
+            config, True, tf.constant(ids), mask, scope="bert", adapter_fn=adapter, gradient_checkpointing=recompute
         )
         loss = ClassificationHead(2).build(model, {"label_ids": tf.constant([0, 1, 1, 0])}, True).loss
         variables = tf.trainable_variables()

@@ -20,7 +20,7 @@ from adapter_bert.common import errors
 import modeling
 from adapter_layers import AdapterConfig
 from run_classifier import ClassifierSettings, read_data, run_task
-from adapter_bert.settings import common as settings_lib
+from adapter_bert.settings import flags as settings_lib
 
 STSB_HEADER = ["index", "genre", "filename", "year", "old_index", "source1", "source2"] + [
     "sentence1",

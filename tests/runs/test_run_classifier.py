@@ -9,7 +9,7 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
+import tensorflow.estimators.v1 as tf
 from absl import flags as absl_flags
 from tests.helpers import TINY, VOCABULARY, base_flags, read_results, tiny_config, write_bert, write_cola
 
@@ -20,10 +20,10 @@ import run_classifier
 import tokenization
 from adapter_layers import AdapterConfig
 from run_classifier import ClassifierSettings, run_task
-from adapter_bert.devices import compat
+from adapter_bert.devices import estimators
 from adapter_bert.weights import packs
 from adapter_bert.model import parameters
-from adapter_bert.settings import common as settings_lib
+from adapter_bert.settings import flags as settings_lib
 from adapter_bert.model.heads import ClassificationHead
 
 ORIGINAL_FLAGS = {
@@ -178,7 +178,7 @@ class TestRun:
     def test_recomputed_layers_end_with_the_same_weights(self, given, tmp_path):
         other = str(tmp_path / "other")
         run(given, do_train=True)
-        run(given, do_train=True, recompute=True, output_dir=other)
+        run(given, do_train=True, gradient_checkpointing=True, output_dir=other)
         one, same = (
             packs.read(os.path.join(folder, packs.FILE_NAME)).tensors for folder in (given["output_dir"], other)
         )
@@ -402,8 +402,8 @@ class TestNotebookNames:
             init_checkpoint=os.path.join(tiny_bert, "bert_model.ckpt"), learning_rate=3e-3, num_train_steps=20,
             num_warmup_steps=2, use_tpu=False, use_one_hot_embeddings=False,
         )  # fmt: skip
-        estimator = compat.TPUEstimator(
-            use_tpu=False, model_fn=model_fn, config=compat.RunConfig(model_dir=str(tmp_path)),
+        estimator = estimators.TPUEstimator(
+            use_tpu=False, model_fn=model_fn, config=estimators.RunConfig(model_dir=str(tmp_path)),
             train_batch_size=8, eval_batch_size=8, predict_batch_size=8,
         )  # fmt: skip
         features = run_classifier.convert_examples_to_features(examples, label_list, 16, tokenizer)

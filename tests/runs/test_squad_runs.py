@@ -19,9 +19,9 @@ from safetensors import safe_open
 from adapter_bert.common import errors
 import run_classifier
 import run_squad
-from adapter_bert.devices import compat
+from adapter_bert.devices import estimators
 from adapter_bert.weights import fingerprints
-from adapter_bert.settings import common as settings
+from adapter_bert.settings import flags as settings
 from adapter_bert.model.heads import SpanHead
 from adapter_bert.evaluation.results import JSON_FILE
 from adapter_bert.evaluation.squad_metrics import normalize
@@ -466,10 +466,10 @@ def test_notebooks_build_and_train_with_the_arguments_of_the_original(tiny_bert,
     config = tiny_config()
     prefix = os.path.join(tiny_bert, "bert_model.ckpt")
     model_fn = run_squad.model_fn_builder(config, prefix, 1e-3, 4, 1, False, False)
-    estimator = compat.TPUEstimator(
+    estimator = estimators.TPUEstimator(
         use_tpu=False,
         model_fn=model_fn,
-        config=compat.RunConfig(model_dir=str(tmp_path / "notebook")),
+        config=estimators.RunConfig(model_dir=str(tmp_path / "notebook")),
         train_batch_size=2,
         predict_batch_size=2,
     )

@@ -1,0 +1,55 @@
+"""The device that a model runs on, and what follows from it. Imports no TensorFlow: it is part of the settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A CPU or GPU, or a TPU. Attributes are the flags of the same names.
+
+    A TPU compiles the whole training step, which requires static shapes and leaves no place for session hooks.
+    """
+
+    use_tpu: bool = False
+    tpu_name: Optional[str] = None
+    tpu_zone: Optional[str] = None
+    gcp_project: Optional[str] = None
+    master: Optional[str] = None
+    num_tpu_cores: int = 8
+    iterations_per_loop: int = 1000
+
+    @property
+    def needs_static_shapes(self) -> bool:
+        """Whether all sequences must have one length, and all batches one size."""
+        return self.use_tpu
+
+    @property
+    def uses_one_hot_embeddings(self) -> bool:
+        """Whether embeddings are looked up by a matrix product, which is faster on a TPU."""
+        return self.use_tpu
+
+    @property
+    def compiles_whole_graph(self) -> bool:
+        """Whether XLA compiles the whole graph."""
+        return self.use_tpu
+
+    @property
+    def supports_hooks(self) -> bool:
+        """Whether session hooks can save, evaluate and report progress during training."""
+        return not self.use_tpu
+
+    @property
+    def splits_batches(self) -> bool:
+        """Whether to compute the two halves of a batch in parallel. Only CPUs gain by it."""
+        if self.use_tpu:
+            return False
+        from adapter_bert.devices import compat  # not above: imports TensorFlow
+
+        return not compat.has_gpu()
+
+    def padded_batch_size(self, batch_size: int) -> int:
+        """Return the number of which the size of an evaluated data set must be a multiple."""
+        return batch_size if self.needs_static_shapes else 1

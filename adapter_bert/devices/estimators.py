@@ -1,0 +1,108 @@
+"""The estimator factory and session configs: how graphs run, and on which device."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
+
+from adapter_bert.common import errors, parallel, system
+from adapter_bert.devices import compat
+from adapter_bert.devices.device import Device
+
+ModeKeys = compat.import_estimator("mode_keys").ModeKeys
+TPUEstimator = compat.import_estimator("tpu.tpu_estimator").TPUEstimator
+TPUEstimatorSpec = compat.import_estimator("tpu.tpu_estimator").TPUEstimatorSpec
+RunConfig = compat.import_estimator("tpu.tpu_config").RunConfig
+_TPUConfig = compat.import_estimator("tpu.tpu_config").TPUConfig
+_InputPipelineConfig = compat.import_estimator("tpu.tpu_config").InputPipelineConfig
+
+
+def session_config() -> tf.ConfigProto:
+    """Return the config of sessions that train and evaluate: the same command gives the same bits on the same machine.
+
+    Two operations run at a time, one of each half of a batch (see `model.batch_splitting`). The memory optimizer is
+    off: it would add three or more tensors in the order in which they become available, which changes the sums. From now on the process keeps the memory that it frees, see `system.keep_freed_memory`.
+    """
+    system.keep_freed_memory()
+    config = tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=2)
+    # With two cores, each operation gets one; with more, TensorFlow divides them.
+    config.intra_op_parallelism_threads = 1 if parallel.num_cores() <= 2 else 0
+    rewrites = config.graph_options.rewrite_options
+    rewrites.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    # A second pass of the graph optimizers finds nothing more, and takes a third of the first step's time.
+    rewrites.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
+    return config
+
+
+def serving_config() -> tf.ConfigProto:
+    """Return the config of sessions with short calls: operations run one by one in the caller's thread.
+
+    For a single sentence, the default executor's queue costs as much as the operations themselves, and so does dividing
+    small matrix products among threads. Several callers use several cores.
+    """
+    config = session_config()
+    config.intra_op_parallelism_threads = 1
+    config.use_per_session_threads = True
+    config.experimental.executor_type = "SINGLE_THREADED_EXECUTOR"
+    return config
+
+
+@functools.lru_cache(maxsize=None)
+def tpu_cluster(device: Device) -> Any:
+    """Connect to the device's Cloud TPU. Return None if it has none.
+
+    Raises:
+      errors.UserError: this TensorFlow version does not support TPUs, or the TPU cannot be reached.
+    """
+    if not (device.use_tpu and device.tpu_name):
+        return None
+    compat.check_tpu_support()
+    # The estimator's training loop needs the older control flow.
+    tf.disable_control_flow_v2()
+    try:
+        cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
+            device.tpu_name, zone=device.tpu_zone, project=device.gcp_project
+        )
+        cluster.master()
+        return cluster
+    except Exception as error:  # the cloud client raises all kinds of exceptions for a wrong address
+        raise errors.UserError(f"Cannot reach the TPU --tpu_name={device.tpu_name}: {errors.reason(error)}.") from error
+
+
+def run_config(
+    device: Device, model_dir: str, seed: int, save_checkpoints_steps: int, save_summary_steps: int
+) -> RunConfig:
+    """Return the config of an estimator that runs on this device."""
+    return RunConfig(
+        cluster=tpu_cluster(device),
+        master=device.master,
+        model_dir=model_dir,
+        tf_random_seed=seed,
+        # On a TPU the estimator creates its own session config.
+        session_config=session_config() if device.supports_hooks else None,
+        # The estimator's own saver would also write the graph, which is larger than the weights.
+        save_checkpoints_steps=None if device.supports_hooks else save_checkpoints_steps,
+        save_checkpoints_secs=None,
+        save_summary_steps=save_summary_steps,
+        tpu_config=_TPUConfig(
+            iterations_per_loop=device.iterations_per_loop,
+            num_shards=device.num_tpu_cores,
+            per_host_input_for_training=_InputPipelineConfig.PER_HOST_V2,
+        ),
+    )
+
+
+def make_estimator(
+    model_fn: Callable, device: Device, config: RunConfig, train_batch_size: int, predict_batch_size: int
+) -> TPUEstimator:
+    """Return the estimator of a `model_fn`: a TPUEstimator on CPUs and GPUs too."""
+    return TPUEstimator(
+        use_tpu=device.use_tpu,
+        model_fn=model_fn,
+        config=config,
+        train_batch_size=train_batch_size,
+        predict_batch_size=predict_batch_size,
+    )

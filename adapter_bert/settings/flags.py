@@ -1,0 +1,199 @@
+"""Flag machinery: frozen dataclasses whose fields are command-line flags.
+
+To add a flag, add a field: it declares default, help text and limits. Its scope says when a different value means a
+different run: `MODEL` (to evaluate a run or to continue its training), `TRAINING` (to continue it only) or None.
+
+Imports no TensorFlow, so that a mistake on the command line is reported before TensorFlow's slow import.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import hashlib
+import math
+import os
+import sys
+from typing import Any, Callable, ClassVar, Dict, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
+
+from absl import app, flags
+
+from adapter_bert.common import errors
+from adapter_bert.common.lazy_tensorflow import tf
+
+# Flags belong to the script that calls `define_flags`: `--help` lists them under its name.
+flags.disclaim_key_flags()
+
+MODEL = "model"
+TRAINING = "training"
+# Old name -> current name.
+ALIASES = {"recompute": "gradient_checkpointing"}
+
+
+class Limits(NamedTuple):
+    """Values that a setting may have. NaN is never valid; infinity only where a bound is infinite."""
+
+    minimum: float = -math.inf
+    maximum: float = sys.float_info.max
+    choices: Tuple[str, ...] = ()
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `errors.UserError` if the value is outside the limits."""
+        if self.choices and value not in self.choices:
+            raise errors.unknown(f"--{name}", value, self.choices)
+        if isinstance(value, (int, float)) and not self.minimum <= value <= self.maximum:
+            raise errors.UserError(f"--{name} must be {self}, found {value}.")
+
+    def __str__(self) -> str:
+        if self.maximum < sys.float_info.max:
+            return f"from {self.minimum} to {self.maximum}"
+        return "a number" if math.isinf(self.minimum) else f"a finite number, {self.minimum} or more"
+
+
+ANY = Limits(maximum=math.inf)
+POSITIVE = Limits(1)
+NOT_NEGATIVE = Limits(0)
+
+
+def setting(
+    default: Any,
+    help_text: str,
+    scope: Optional[str] = None,
+    kind: str = "value",
+    limits: Limits = ANY,
+    legacy: Optional[Any] = None,
+) -> Any:
+    """Declare a field that is also a flag.
+
+    Args:
+      default: default of the flag.
+      help_text: text for `--help`; absl adds the default.
+      scope: see the module's docstring.
+      kind: how values are compared: `value`; `path`, as an absolute path; or `file`, by content.
+      limits: valid values. None is always valid.
+      legacy: value in effect before the flag existed; the default if None.
+    """
+    legacy = default if legacy is None else legacy
+    metadata = {"help": help_text, "scope": scope, "kind": kind, "limits": limits, "legacy": legacy}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class FlagGroup:
+    """Base class of settings. Subclasses combine by inheritance.
+
+    `RULES` of a class are functions of the settings that raise `errors.UserError` if values do not go together.
+    """
+
+    RULES: ClassVar[Sequence[Callable[[Any], None]]] = ()
+
+    def validate(self) -> None:
+        """Raise `errors.UserError` if a value, or a combination of values, is invalid. Looks at no files."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                field.metadata["limits"].check(field.name, value)
+        for group in reversed(type(self).__mro__):
+            for rule in vars(group).get("RULES", ()):
+                rule(self)
+
+    def needed_paths(self) -> Dict[str, str]:
+        """Return flag -> what its path must lead to: `file`, `folder`, `file or folder` or `checkpoint`."""
+        return {}
+
+    def check_paths(self) -> None:
+        """Raise `errors.UserError` for a local path that does not exist. Readers check the content."""
+        for name, kind in self.needed_paths().items():
+            path = getattr(self, name)
+            if path and "://" not in path and not _exists(path, kind):
+                raise errors.UserError(f"--{name}={path}: no such {kind}. Paths are relative to {os.getcwd()}.")
+
+    def comparable_values(self, scopes: Sequence[str]) -> Dict[str, Any]:
+        """Return the JSON values that tell two runs apart, in one canonical spelling each."""
+        return {
+            field.name: _comparable(getattr(self, field.name), field.metadata["kind"])
+            for field in dataclasses.fields(self)
+            if field.metadata["scope"] in scopes
+        }
+
+    def training_values(self) -> Dict[str, Any]:
+        """Return the settings of a training that mean something on other machines too, so no paths."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.metadata["scope"] == TRAINING and field.metadata["kind"] == "value"
+        }
+
+
+def _exists(path: str, kind: str) -> bool:
+    if kind == "file":
+        return os.path.isfile(path)
+    if kind == "folder":
+        return os.path.isdir(path)
+    return os.path.exists(path) or (kind == "checkpoint" and bool(glob.glob(glob.escape(path) + ".*")))
+
+
+def _comparable(value: Any, kind: str) -> Any:
+    if value is None or kind == "value":
+        return value
+    if kind == "file":
+        with tf.gfile.GFile(value, "rb") as reader:
+            return "sha256:" + hashlib.sha256(reader.read()).hexdigest()[:16]
+    return value if "://" in value else os.path.realpath(value)
+
+
+_DEFINE = {
+    "str": flags.DEFINE_string,
+    "int": flags.DEFINE_integer,
+    "float": flags.DEFINE_float,
+    "bool": flags.DEFINE_bool,
+}
+
+SettingsClass = TypeVar("SettingsClass", bound=FlagGroup)
+
+
+def define_flags(settings_class: Type[FlagGroup], values: flags.FlagValues = flags.FLAGS) -> None:
+    """Define a flag for every field, and the old names of renamed flags."""
+    for field in dataclasses.fields(settings_class):
+        value_type = str(field.type).replace("Optional[", "").rstrip("]")
+        _DEFINE[value_type](field.name, field.default, field.metadata["help"], flag_values=values)
+    for alias, name in ALIASES.items():
+        if name in values:
+            flags.DEFINE_alias(alias, name, flag_values=values)
+
+
+def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) -> SettingsClass:
+    """Return the settings that parsed flags describe."""
+    return settings_class(**{field.name: values[field.name].value for field in dataclasses.fields(settings_class)})
+
+
+def reject_positional_args(argv: Sequence[str]) -> None:
+    """Raise `errors.UserError` for arguments that are not flags."""
+    # absl reads `--do_train true` as a flag and an argument `true`; the original scripts ignore the latter.
+    surplus = [argument for argument in argv[1:] if argument.lower() != "true"]
+    if surplus:
+        hint = " (a flag without a value means true)" if surplus[0].lower() == "false" else ""
+        raise errors.UserError(f"Unexpected argument '{surplus[0]}': write flags as --name=value{hint}.")
+
+
+def check_command_line(settings_class: Type[FlagGroup], values: flags.FlagValues, required: Sequence[str]) -> None:
+    """Exit with a message if this program's command line is invalid, or with the help text for `--help`.
+
+    Call this at the top of an entry point, before anything imports TensorFlow. `app.run` parses the same flags again.
+
+    Args:
+      settings_class: settings of the entry point.
+      values: the flags, as defined by `define_flags`.
+      required: flags that must have a value.
+    """
+    flags.mark_flags_as_required(list(required), values)
+    app.define_help_flags()
+    _check_values(app.parse_flags_with_usage(sys.argv), settings_class, values)
+
+
+@errors.exits_on_user_error
+def _check_values(argv: Sequence[str], settings_class: Type[FlagGroup], values: flags.FlagValues) -> None:
+    reject_positional_args(argv)
+    settings = from_flags(settings_class, values)
+    settings.validate()
+    settings.check_paths()
