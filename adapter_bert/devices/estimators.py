@@ -24,7 +24,8 @@ def session_config() -> tf.ConfigProto:
     """Return the config of sessions that train and evaluate: the same command gives the same bits on the same machine.
 
     Two operations run at a time, one of each half of a batch (see `model.batch_splitting`). The memory optimizer is
-    off: it would add three or more tensors in the order in which they become available, which changes the sums. From now on the process keeps the memory that it frees, see `system.keep_freed_memory`.
+    off: it would add three or more tensors in the order in which they become available, which changes the sums. From
+    now on the process keeps the memory that it frees, see `system.keep_freed_memory`.
     """
     system.keep_freed_memory()
     config = tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=2)
@@ -72,9 +73,7 @@ def tpu_cluster(device: Device) -> Any:
         raise errors.UserError(f"Cannot reach the TPU --tpu_name={device.tpu_name}: {errors.reason(error)}.") from error
 
 
-def run_config(
-    device: Device, model_dir: str, seed: int, save_checkpoints_steps: int, save_summary_steps: int
-) -> RunConfig:
+def run_config(device: Device, model_dir: str, seed: int, save_checkpoints_steps: int, save_summary_steps: int) -> Any:
     """Return the config of an estimator that runs on this device."""
     return RunConfig(
         cluster=tpu_cluster(device),
@@ -96,8 +95,8 @@ def run_config(
 
 
 def make_estimator(
-    model_fn: Callable, device: Device, config: RunConfig, train_batch_size: int, predict_batch_size: int
-) -> TPUEstimator:
+    model_fn: Callable, device: Device, config: Any, train_batch_size: int, predict_batch_size: int
+) -> Any:
     """Return the estimator of a `model_fn`: a TPUEstimator on CPUs and GPUs too."""
     return TPUEstimator(
         use_tpu=device.use_tpu,

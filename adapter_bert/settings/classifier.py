@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Optional
+from typing import ClassVar, Dict, Optional
 
 from adapter_bert import tasks
 from adapter_bert.common import errors
 from adapter_bert.evaluation import metrics
-from adapter_bert.settings.flags import MODEL, TRAINING, Limits, setting
+from adapter_bert.settings.flags import MODEL, TRAINING, Limits, Rules, setting
 from adapter_bert.settings.groups import Settings
 from adapter_bert.tasks import custom
 
@@ -87,7 +87,7 @@ class ClassifierSettings(Settings):
     )
     split_seed: int = setting(1, "Own data: seed of that split; the same for all runs of a sweep.", TRAINING)
 
-    RULES = (_check_data,)
+    RULES: ClassVar[Rules] = (_check_data,)
 
     @property
     def has_custom_data(self) -> bool:
@@ -105,7 +105,7 @@ class ClassifierSettings(Settings):
     def known_task(self) -> tasks.Task:
         """The task whose layout `data_dir` has."""
         try:
-            return tasks.get(self.task_name)
+            return tasks.get(self.task_name or "")
         except errors.UserError as error:
             hint = "Data of your own is given by --train_file, in place of --data_dir."
             raise errors.UserError(f"{error} {hint}") from None

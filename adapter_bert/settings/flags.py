@@ -78,6 +78,9 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+Rules = Sequence[Callable[[Any], None]]
+
+
 @dataclasses.dataclass(frozen=True)
 class FlagGroup:
     """Base class of settings. Subclasses combine by inheritance.
@@ -85,7 +88,7 @@ class FlagGroup:
     `RULES` of a class are functions of the settings that raise `errors.UserError` if values do not go together.
     """
 
-    RULES: ClassVar[Sequence[Callable[[Any], None]]] = ()
+    RULES: ClassVar[Rules] = ()
 
     def validate(self) -> None:
         """Raise `errors.UserError` if a value, or a combination of values, is invalid. Looks at no files."""
@@ -142,7 +145,7 @@ def _comparable(value: Any, kind: str) -> Any:
     return value if "://" in value else os.path.realpath(value)
 
 
-_DEFINE = {
+_DEFINE: Dict[str, Callable] = {
     "str": flags.DEFINE_string,
     "int": flags.DEFINE_integer,
     "float": flags.DEFINE_float,

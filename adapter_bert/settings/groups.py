@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.devices.device import Device
@@ -21,7 +21,7 @@ from adapter_bert.model.adapter_config import (
     AdapterConfig,
     check_activation,
 )
-from adapter_bert.settings.flags import MODEL, NOT_NEGATIVE, POSITIVE, TRAINING, FlagGroup, Limits, setting
+from adapter_bert.settings.flags import MODEL, NOT_NEGATIVE, POSITIVE, TRAINING, FlagGroup, Limits, Rules, setting
 
 # Flag -> field of an AdapterConfig.
 ADAPTER_SETTINGS = {"adapter_" + field.name: field.name for field in dataclasses.fields(AdapterConfig)}
@@ -101,7 +101,7 @@ class AdapterSettings(FlagGroup):
         "path",
     )
 
-    RULES = (_check_adapters,)
+    RULES: ClassVar[Rules] = (_check_adapters,)
 
     @property
     def adapter(self) -> Optional[AdapterConfig]:
@@ -130,7 +130,7 @@ def parse_layers(text: str) -> Optional[Tuple[int, ...]]:
     """Parse a list of layers: `all` (returns None), or comma-separated numbers and ranges, e.g. `0-2,5`."""
     if text.strip().lower() == "all":
         return None
-    layers = []
+    layers: List[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not (last.isdigit() and int(first) <= int(last))):
@@ -198,8 +198,8 @@ class TrainingSettings(FlagGroup):
     )
     gradient_accumulation_steps: int = setting(
         1,
-        "Save memory by computing each training batch in this many parts, one after another. The gradient is that of the "
-        "whole batch. Must divide --train_batch_size.",
+        "Save memory by computing each training batch in this many parts, one after another. The gradient is that of "
+        "the whole batch. Must divide --train_batch_size.",
         TRAINING,
         limits=POSITIVE,
     )
@@ -241,7 +241,7 @@ class TrainingSettings(FlagGroup):
         TRAINING,
     )
 
-    RULES = (_check_accumulation,)
+    RULES: ClassVar[Rules] = (_check_accumulation,)
 
 
 def _check_tpu_address(settings: DeviceSettings) -> None:
@@ -264,7 +264,7 @@ class DeviceSettings(FlagGroup):
     num_tpu_cores: int = setting(8, "Total number of TPU cores; used with --use_tpu only.", limits=POSITIVE)
     iterations_per_loop: int = setting(1000, "Training steps per call of the TPU.", limits=POSITIVE)
 
-    RULES = (_check_tpu_address,)
+    RULES: ClassVar[Rules] = (_check_tpu_address,)
 
     @property
     def device(self) -> Device:
@@ -310,7 +310,7 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
     do_eval: bool = setting(False, "Evaluate the dev set.")
     do_predict: bool = setting(False, "Write predictions.")
 
-    RULES = (_check_phases, _check_evaluation_in_training, _check_tpu_batches)
+    RULES: ClassVar[Rules] = (_check_phases, _check_evaluation_in_training, _check_tpu_batches)
 
     @property
     def feature_folders(self) -> Tuple[str, ...]:
@@ -361,7 +361,7 @@ def _check_no_glob_patterns(settings: Settings) -> None:
 class Settings(RunSettings, AdapterSettings, BertSettings):
     """What every entry point for BERT needs."""
 
-    RULES = (_check_pack_has_base, _check_no_glob_patterns)
+    RULES: ClassVar[Rules] = (_check_pack_has_base, _check_no_glob_patterns)
 
     def needed_paths(self) -> Dict[str, str]:
         """As in the base class."""

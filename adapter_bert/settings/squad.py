@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Dict, Optional
+from typing import ClassVar, Dict, Optional
 
 from adapter_bert.common import errors
 from adapter_bert.evaluation.answers import N_BEST, NULL_ODDS, PREDICTIONS, AnswerRules
 from adapter_bert.pipeline.windows import WindowConfig
-from adapter_bert.settings.flags import POSITIVE, TRAINING, setting
+from adapter_bert.settings.flags import POSITIVE, TRAINING, Rules, setting
 from adapter_bert.settings.groups import SEQUENCE_LENGTH, Settings
 
 
@@ -78,7 +78,7 @@ class SquadSettings(Settings):
         "value fitted on --predict_file is reported as best_f1_thresh.",
     )
 
-    RULES = (_check_windows, _check_files, _check_answers_overwrite_no_data)
+    RULES: ClassVar[Rules] = (_check_windows, _check_files, _check_answers_overwrite_no_data)
 
     @property
     def lengths(self) -> WindowConfig:

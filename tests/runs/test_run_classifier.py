@@ -9,7 +9,7 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow.estimators.v1 as tf
+import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
 from tests.helpers import TINY, VOCABULARY, base_flags, read_results, tiny_config, write_bert, write_cola
 
