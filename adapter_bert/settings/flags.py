@@ -42,12 +42,13 @@ class Limits(NamedTuple):
         if self.choices and value not in self.choices:
             raise errors.unknown(f"--{name}", value, self.choices)
         if isinstance(value, (int, float)) and not self.minimum <= value <= self.maximum:
-            raise errors.UserError(f"--{name} must be {self}, found {value}.")
+            finite = " and finite" if value == math.inf else ""
+            raise errors.UserError(f"--{name} must be {self._describe()}{finite}, found {value}.")
 
-    def __str__(self) -> str:
+    def _describe(self) -> str:
         if self.maximum < sys.float_info.max:
             return f"from {self.minimum} to {self.maximum}"
-        return "a number" if math.isinf(self.minimum) else f"a finite number, {self.minimum} or more"
+        return "a number" if math.isinf(self.minimum) else f"{self.minimum} or more"
 
 
 ANY = Limits(maximum=math.inf)

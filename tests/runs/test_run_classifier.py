@@ -237,7 +237,7 @@ class TestRefusals:
             ({"tuning_mode": "top_layers", "tune_top_layers": 3}, "the model has 2"),
             ({"tune_top_layers": 1}, "goes with the tuning mode 'top_layers' only"),
             ({"adapter_layers": "2"}, "the network has 2 layers"),
-            ({"adapter_layers": "x"}, "--adapter_layers takes"),
+            ({"adapter_layers": "x"}, "--adapter_layers must be"),
             ({"adapter_size": 0}, "adapter size"),
             ({"max_seq_length": 64}, "Cannot use sequence length 64"),
             ({"max_seq_length": 2}, "--max_seq_length must be 3 or more"),
@@ -248,7 +248,7 @@ class TestRefusals:
             ({"gradient_accumulation_steps": 3}, "must divide --train_batch_size=8"),
             (
                 {"use_tpu": True, "tpu_name": "grpc://10.0.0.2:8470", "gradient_accumulation_steps": 2},
-                "does not go with --use_tpu=true",
+                "cannot be combined with --use_tpu=true",
             ),
             ({"use_tpu": True}, "--tpu_name"),
             ({"use_tpu": True, "tpu_name": "grpc://10.0.0.2:8470", "master": "x"}, "--tpu_name"),
