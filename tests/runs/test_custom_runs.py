@@ -256,7 +256,7 @@ class TestOwnData:
     @pytest.mark.parametrize(
         "changes, expected",
         [
-            ({"train_file": None}, "No data: give --data_dir, the folder of a known task (CoLA, SST-2"),
+            ({"train_file": None}, "No data: set --data_dir to the folder of a known task (CoLA, SST-2"),
             ({"text_column": "revue"}, "Did you mean 'review'?"),
             ({"label_column": "id"}, "48 different values in 48"),
             ({"task_type": "ranking"}, "Unknown --task_type 'ranking'"),
@@ -266,7 +266,7 @@ class TestOwnData:
             ({"dev_fraction": 1.5}, "--dev_fraction"),
             ({"task_name": "test_results"}, "would overwrite"),
             ({"data_dir": "glue"}, "--data_dir=glue is the folder of a known task"),
-            ({"eval_every_steps": 5, "do_eval": False}, "--eval_every_steps needs scores"),
+            ({"eval_every_steps": 5, "do_eval": False}, "--eval_every_steps needs evaluations"),
             ({"init_checkpoint": None}, "--tuning_mode=adapter keeps BERT as it is, and without --init_checkpoint"),
             ({"train_file": None, "test_file": "x.csv", "do_train": False}, "Evaluation needs --dev_file, or"),
         ],

@@ -10,7 +10,6 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from absl import flags as absl_flags
 from tests.helpers import TINY, VOCABULARY, base_flags, read_results, tiny_config, write_bert, write_cola
 
 from adapter_bert.common import errors
@@ -23,17 +22,7 @@ from run_classifier import ClassifierSettings, run_task
 from adapter_bert.devices import estimators
 from adapter_bert.weights import packs
 from adapter_bert.model import parameters
-from adapter_bert.settings import flags as settings_lib
 from adapter_bert.model.heads import ClassificationHead
-
-ORIGINAL_FLAGS = {
-    "data_dir": None, "bert_config_file": None, "task_name": None, "vocab_file": None, "output_dir": None,
-    "init_checkpoint": None, "do_lower_case": True, "max_seq_length": 128, "do_train": False, "do_eval": False,
-    "do_predict": False, "train_batch_size": 32, "eval_batch_size": 8, "predict_batch_size": 8,
-    "learning_rate": 5e-5, "num_train_epochs": 3.0, "warmup_proportion": 0.1, "save_checkpoints_steps": 1000,
-    "iterations_per_loop": 1000, "use_tpu": False, "tpu_name": None, "tpu_zone": None, "gcp_project": None,
-    "master": None, "num_tpu_cores": 8,
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -57,39 +46,6 @@ def refusal(given, **changes) -> str:
     text = str(caught.value)
     assert "\n" not in text
     return text
-
-
-class TestFlags:
-    def test_words_that_belong_to_no_flag_are_refused_except_a_true(self, monkeypatch):
-        def reached(*_):
-            raise errors.UserError("the words are accepted")
-
-        monkeypatch.setattr(settings_lib, "from_flags", reached)
-        for words, refused in (([], False), (["true"], False), (["false"], True), (["true", "extra"], True)):
-            with pytest.raises(SystemExit) as caught:
-                run_classifier.main(["run_classifier.py"] + words)
-            assert ("Unexpected argument" in str(caught.value)) == refused
-
-    def test_all_flags_of_the_original_have_their_name_and_default(self):
-        values = absl_flags.FlagValues()
-        settings_lib.define_flags(ClassifierSettings, values)
-        values(["run_classifier.py"])
-        assert {name: values[name].value for name in ORIGINAL_FLAGS} == ORIGINAL_FLAGS
-
-    def test_values_are_read_in_the_forms_that_old_scripts_use(self):
-        values = absl_flags.FlagValues()
-        settings_lib.define_flags(ClassifierSettings, values)
-        values(["run_classifier.py", "--task_name=CoLA", "--do_train=true", "--nodo_lower_case", "--learning_rate=3e-4",
-                "--num_train_epochs=15.0", "--use_tpu=False"])  # fmt: skip
-        settings = settings_lib.from_flags(ClassifierSettings, values)
-        assert (settings.task_name, settings.do_train, settings.do_lower_case) == ("CoLA", True, False)
-        assert (settings.learning_rate, settings.num_train_epochs, settings.use_tpu) == (3e-4, 15.0, False)
-
-    @pytest.mark.parametrize(
-        "text, layers", [("all", None), ("0-2", (0, 1, 2)), ("9,10, 11", (9, 10, 11)), ("0-1,5", (0, 1, 5))]
-    )
-    def test_layers_are_read_as_numbers_and_ranges(self, text, layers):
-        assert settings_lib.parse_layers(text) == layers
 
 
 class TestRun:

@@ -296,7 +296,7 @@ class TestEarlyStopping:
 
     def test_it_needs_scores_along_the_way(self, given):
         for changes in ({"do_eval": False}, {"eval_every_steps": 0}):
-            with pytest.raises(errors.UserError, match="--early_stopping_patience needs scores along the training"):
+            with pytest.raises(errors.UserError, match="--early_stopping_patience needs evaluations during training"):
                 run(given, early_stopping_patience=2, **changes)
 
     @staticmethod
