@@ -107,7 +107,7 @@ def read_json_object(path: str, advice: str = "Restore the file, or use another 
     """
     try:
         with tf.gfile.GFile(path, "rb") as reader:
-            content = json.loads(reader.read().decode("utf-8"))
+            content = json.loads(reader.read().decode("utf-8-sig"))
     except tf.errors.NotFoundError:
         folder, name = os.path.split(path)
         raise errors.UserError(f"There is no {name} in {folder or 'the current folder'}.") from None

@@ -1,4 +1,4 @@
-"""What is special about SQuAD in an evaluation: predictions for windows -> answers -> scores and files."""
+"""SQuAD evaluation: predictions for windows -> answers -> scores and files."""
 
 from __future__ import annotations
 
@@ -11,126 +11,122 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import files
-from adapter_bert.evaluation import answers as answers_lib
 from adapter_bert.evaluation import squad_metrics
-from adapter_bert.evaluation.answers import N_BEST, NULL_ODDS, PREDICTIONS, Answer, AnswerRules
+from adapter_bert.evaluation.answers import (
+    N_BEST,
+    NULL_ODDS,
+    PREDICTIONS,
+    AnswerRules,
+    PredictedAnswer,
+    find_answer,
+    nbest_entries,
+)
 from adapter_bert.evaluation.scores import Row, Scores
 from adapter_bert.pipeline import spans
-from adapter_bert.tasks.squad.dataset import Dataset
+from adapter_bert.tasks.squad import Dataset
 
-Answers = Mapping[str, Answer]
+# By question id.
+Answers = Mapping[str, PredictedAnswer]
 
 
 class AnswerDecoder:
-    """Answers the questions of a file from a model's predictions, and scores the answers."""
+    """Answer the questions of a SQuAD file from a model's predictions, and score the answers."""
 
     def __init__(self, dataset: Dataset, tokenizer: Any, lengths: spans.WindowConfig, rules: AnswerRules) -> None:
-        """Takes the parts.
-
-        Args:
-          dataset: the questions.
-          tokenizer: the one that the features were made with.
-          lengths: those that the features were made with.
-          rules: what counts as an answer.
-        """
+        """Store the arguments; tokenizer and lengths must be those that the features were made with."""
         self._dataset = dataset
         self._tokenizer = tokenizer
         self._lengths = lengths
         self._rules = rules
         self._windows: Optional[List[List[spans.Window]]] = None
 
-    def _windows_of(self, question: int) -> List[spans.Window]:
-        """The windows of a question. Paragraphs are tokenised once, however many candidates are looked at later."""
-        if self._windows is None:
-            self._windows = list(spans.all_windows(self._dataset.paragraphs, self._tokenizer, self._lengths))
-        return self._windows[question]
-
     def answer(self, rows: Iterable[Row]) -> Answers:
-        """The answers, by question.
-
-        Args:
-          rows: the head's predictions for every window, in any order.
-        """
-        by_question: Dict[int, List[Row]] = collections.defaultdict(list)
+        """Return the answers, given the head's predictions for every window in any order."""
+        rows_by_question: Dict[int, List[Row]] = collections.defaultdict(list)
         for row in rows:
-            by_question[int(row["question_ids"])].append(row)
-        found: Dict[str, Answer] = {}
-        number = 0
-        for paragraph in self._dataset.paragraphs:
-            for question in paragraph.questions:
-                of_question = sorted(by_question[number], key=lambda row: int(row["window_ids"]))
-                found[question.id] = answers_lib.find_answer(
-                    paragraph.context,
-                    self._windows_of(number),
-                    [row["logits"][0] for row in of_question],
-                    [row["logits"][1] for row in of_question],
-                    self._rules,
-                )
-                number += 1
-        return found
+            rows_by_question[int(row["question_ids"])].append(row)
+        if self._windows is None:  # tokenize only once, however often the file is evaluated
+            self._windows = list(spans.all_windows(self._dataset.paragraphs, self._tokenizer, self._lengths))
+        contexts = [paragraph.context for paragraph in self._dataset.paragraphs for _ in paragraph.questions]
+        answers: Dict[str, PredictedAnswer] = {}
+        for number, question in enumerate(self._dataset.questions()):
+            question_rows = sorted(rows_by_question[number], key=lambda row: int(row["window_ids"]))
+            answers[question.id] = find_answer(
+                contexts[number],
+                self._windows[number],
+                [row["logits"][0] for row in question_rows],
+                [row["logits"][1] for row in question_rows],
+                self._rules,
+            )
+        return answers
 
     def score(self, rows: Sequence[Row]) -> Scores:
-        """Scores predictions by the official rules."""
+        """Score predictions by the official rules."""
         return self.score_answers(self.answer(rows), rows)
 
     def score_answers(self, answers: Answers, rows: Sequence[Row]) -> Scores:
-        """The same, where the answers are known."""
+        """Score answers that `answer` has returned for these rows."""
         golds = self._dataset.golds()
-        texts = {name: answer.text for name, answer in answers.items()}
         loss = float(np.mean([row["loss"] for row in rows], dtype=np.float64)) if rows else float("nan")
-        wanted = {tuple(sorted(texts)) for texts in golds.values()}
-        # Not the predictions: in version 2 the threshold may leave none, however good the texts are.
-        collapsed = len({answer.best_text for answer in answers.values()}) == 1 and len(wanted) > 1
+        # Compares the best texts: in version 2.0 the threshold may suppress all predictions, however good they are.
+        golds_differ = len({tuple(sorted(texts)) for texts in golds.values()}) > 1
+        collapsed = golds_differ and len({answer.best_text for answer in answers.values()}) == 1
         if not self._rules.version_2:
-            scores = squad_metrics.score_v1(golds, texts)
-            return Scores({name: scores[name] for name in ("f1", "exact_match")}, loss, collapsed)
+            return Scores(_score_v1(golds, _texts(answers)), loss, collapsed)
         scores = score_with_threshold(golds, answers)
         metrics = {name: scores.pop(name) for name in ("best_f1", "best_f1_thresh", "f1", "exact")}
         return Scores(metrics, loss, collapsed, scores)
 
     def no_answer_score(self) -> Dict[str, float]:
-        """What answering nothing would score."""
+        """Return the scores of leaving every question without an answer."""
         golds = self._dataset.golds()
-        nothing = dict.fromkeys(golds, "")
+        no_answers = dict.fromkeys(golds, "")
         if not self._rules.version_2:
-            scores = squad_metrics.score_v1(golds, nothing)
-            return {name: scores[name] for name in ("f1", "exact_match")}
-        scores = squad_metrics.score_v2(golds, nothing)
+            return _score_v1(golds, no_answers)
+        scores = squad_metrics.score_v2(golds, no_answers)
         return {"best_f1": scores["f1"], "f1": scores["f1"], "exact": scores["exact"]}
 
 
-def score_with_threshold(golds: Mapping[str, Sequence[str]], answers: Answers) -> Dict[str, float]:
-    """Scores by the rules of version 2.0, and the threshold that would be best.
+def _texts(answers: Answers) -> Dict[str, str]:
+    return {question: answer.text for question, answer in answers.items()}
 
-    The threshold is fitted on the best texts, also where the prediction is none: so it is the one to predict with.
+
+def _score_v1(golds: squad_metrics.Golds, texts: Mapping[str, str]) -> Dict[str, float]:
+    """Return the scores of version 1.1, the primary metric first."""
+    scores = squad_metrics.score_v1(golds, texts)
+    return {name: scores[name] for name in ("f1", "exact_match")}
+
+
+def score_with_threshold(golds: squad_metrics.Golds, answers: Answers) -> Dict[str, float]:
+    """Return the scores of version 2.0 with the best threshold.
+
+    The threshold is fitted to the best text of every question, even where the prediction is no answer, so predicting
+    with it gives the reported score.
     """
-    odds = {name: answer.null_odds for name, answer in answers.items()}
-    least = min(odds.values())
+    null_odds = {question: answer.null_odds for question, answer in answers.items() if answer.null_odds is not None}
+    lowest = min(null_odds.values())
     fitted = squad_metrics.score_v2(
         golds,
-        {name: answer.best_text for name, answer in answers.items()},
-        odds,
-        # Below all odds: of huge ones, 1 less is the same number.
-        none_threshold=min(least - 1.0, float(np.nextafter(least, -np.inf))),
+        {question: answer.best_text for question, answer in answers.items()},
+        null_odds,
+        # Below all odds: subtracting 1 from a huge number may not change it.
+        none_threshold=min(lowest - 1.0, float(np.nextafter(lowest, -np.inf))),
     )
-    scores = squad_metrics.score_v2(golds, {name: answer.text for name, answer in answers.items()})
+    scores = squad_metrics.score_v2(golds, _texts(answers))
     return {**scores, **{name: value for name, value in fitted.items() if name.startswith("best_")}}
 
 
 def write(folder: str, answers: Answers, version_2: bool) -> List[str]:
-    """Writes predictions, n-best lists and, in version 2.0, the odds of no answer; returns the paths.
-
-    They have the form of the original's, whose readers are out there.
-    """
+    """Write predictions, n-best lists and, for version 2.0, null odds in the original's format; return the paths."""
     contents: Dict[str, Mapping[str, Any]] = {
-        PREDICTIONS: {name: answer.text for name, answer in answers.items()},
-        N_BEST: {name: answers_lib.nbest_entries(answer) for name, answer in answers.items()},
+        PREDICTIONS: _texts(answers),
+        N_BEST: {question: nbest_entries(answer) for question, answer in answers.items()},
     }
+    null_odds_path = os.path.join(folder, NULL_ODDS)
     if version_2:
-        contents[NULL_ODDS] = {name: answer.null_odds for name, answer in answers.items()}
-    stale = os.path.join(folder, NULL_ODDS)
-    if NULL_ODDS not in contents and tf.gfile.Exists(stale):
-        tf.gfile.Remove(stale)
+        contents[NULL_ODDS] = {question: answer.null_odds for question, answer in answers.items()}
+    elif tf.gfile.Exists(null_odds_path):
+        tf.gfile.Remove(null_odds_path)  # of an earlier run with version 2.0
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), json.dumps(content, indent=4) + "\n")
     return [os.path.join(folder, name) for name in contents]

@@ -1,8 +1,7 @@
-"""Metrics over a whole data set, by scikit-learn and SciPy. Of each of them, more is better."""
+"""Metrics over a whole data set, computed by scikit-learn and SciPy. For each of them, higher is better."""
 
 from __future__ import annotations
 
-import collections
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
@@ -10,9 +9,10 @@ import numpy as np
 from adapter_bert.common import errors
 from adapter_bert.tasks.task import Task
 
-# Predicted numbers within this part of their size are one number: some ten roundings of a 32-bit float.
-ONE_NUMBER = 1e-6
+# Predicted numbers this close, relative to their size, are equal: about ten roundings of a 32-bit float.
+RELATIVE_TOLERANCE = 1e-6
 
+# A function of (labels, predictions).
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
@@ -24,25 +24,23 @@ def _are_finite(values: np.ndarray) -> bool:
     return bool(np.isfinite(values).all())
 
 
-# SciPy and scikit-learn take a second or two to import: that waits until something is scored.
+# SciPy and scikit-learn are imported where they are used: importing them takes a second or two.
 
 
-def _correlation(name: str) -> Metric:
-    """A correlation by SciPy, with 0 where it is not defined: predictions that say nothing about the labels."""
+def _scipy_correlation(name: str) -> Metric:
+    """Return a correlation of SciPy that is 0 where it is undefined, since the predictions carry no information."""
 
     def metric(labels: np.ndarray, numbers: np.ndarray) -> float:
         from scipy import stats
 
-        if not _are_finite(numbers) or _is_constant(numbers, ONE_NUMBER) or _is_constant(labels):
+        if not _are_finite(numbers) or _is_constant(numbers, RELATIVE_TOLERANCE) or _is_constant(labels):
             return 0.0
         return getattr(stats, name)(labels.astype(np.float64), numbers.astype(np.float64))[0]
 
     return metric
 
 
-def _by_sklearn(name: str, **options: Any) -> Metric:
-    """A metric of scikit-learn."""
-
+def _sklearn_metric(name: str, **options: Any) -> Metric:
     def metric(labels: np.ndarray, classes: np.ndarray) -> float:
         from sklearn import metrics
 
@@ -51,29 +49,33 @@ def _by_sklearn(name: str, **options: Any) -> Metric:
     return metric
 
 
-_f1 = _by_sklearn("f1_score", zero_division=0)
-_matthews = _by_sklearn("matthews_corrcoef")
+def _matthews(labels: np.ndarray, classes: np.ndarray) -> float:
+    """Return Matthews' correlation without scikit-learn's warning where it is undefined."""
+    if _is_constant(labels) or _is_constant(classes):
+        return 0.0
+    return _sklearn_metric("matthews_corrcoef")(labels, classes)
 
 
-# Name -> function of (labels, predicted classes). F1 is that of class 1, as GLUE has it.
+def _f1(labels: np.ndarray, classes: np.ndarray) -> float:
+    """Return the F1 of class 1, as GLUE does."""
+    return _sklearn_metric("f1_score", zero_division=0)(labels == 1, classes == 1)
+
+
 CLASS_METRICS: Dict[str, Metric] = {
-    "accuracy": _by_sklearn("accuracy_score"),
-    "matthews": lambda labels, classes: (
-        0.0 if _is_constant(labels) or _is_constant(classes) else _matthews(labels, classes)
-    ),
-    "f1": lambda labels, classes: _f1(labels == 1, classes == 1),
-    "macro_f1": _by_sklearn("f1_score", average="macro", zero_division=0),
+    "accuracy": _sklearn_metric("accuracy_score"),
+    "matthews": _matthews,
+    "f1": _f1,
+    "macro_f1": _sklearn_metric("f1_score", average="macro", zero_division=0),
 }
-# Name -> function of (labels, predicted numbers).
 NUMBER_METRICS: Dict[str, Metric] = {
-    "pearson": _correlation("pearsonr"),
-    "spearman": _correlation("spearmanr"),
+    "pearson": _scipy_correlation("pearsonr"),
+    "spearman": _scipy_correlation("spearmanr"),
 }
 METRICS: Dict[str, Metric] = {**CLASS_METRICS, **NUMBER_METRICS}
 
 
 def score(metric_names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> Dict[str, float]:
-    """Computes metrics.
+    """Compute metrics.
 
     Args:
       metric_names: keys of `METRICS`.
@@ -81,66 +83,53 @@ def score(metric_names: Sequence[str], labels: np.ndarray, predictions: np.ndarr
       predictions: int or float [examples], the predicted ones.
 
     Returns:
-      Name -> value, in the order of the names. Each is a finite number.
+      Name -> finite value, in the order of the names.
 
     Raises:
-      errors.UserError: there is no such metric, or it takes classes and the labels are numbers.
+      errors.UserError: a metric does not exist, or it compares classes and the labels are numbers.
     """
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if not labels.size or labels.shape != predictions.shape:
-        raise ValueError(f"{labels.shape} labels and {predictions.shape} predictions cannot be compared.")
-    scores = collections.OrderedDict()
+        raise ValueError(f"Cannot compare labels of shape {labels.shape} with predictions of {predictions.shape}.")
     for name in metric_names:
         if name not in METRICS:
             raise errors.unknown("metric", name, METRICS)
         if name in CLASS_METRICS and labels.dtype.kind == "f":
-            raise errors.UserError(
-                "The metric {} compares classes, but the labels are numbers; use {}.".format(
-                    name, " or ".join(NUMBER_METRICS)
-                )
-            )
-        scores[name] = float(METRICS[name](labels, predictions))
-    return scores
+            usable = " or ".join(NUMBER_METRICS)
+            raise errors.UserError(f"The metric {name} compares classes, but the labels are numbers; use {usable}.")
+    return {name: float(METRICS[name](labels, predictions)) for name in metric_names}
 
 
 def with_primary(name: str, task: Task) -> Tuple[str, ...]:
-    """A task's metrics with another primary one.
-
-    Args:
-      name: the metric that is to decide.
-      task: the task.
-
-    Returns:
-      That metric, and behind it the others that the task has.
+    """Return a task's metrics with the given one first.
 
     Raises:
-      errors.UserError: there is no such metric, or it does not suit the task.
+      errors.UserError: the metric does not exist or does not suit the task.
     """
     if name not in METRICS:
         raise errors.unknown("metric", name, METRICS)
-    # Of three classes, class 1 is not the one to look for.
-    suited = [metric for metric in CLASS_METRICS if metric != "f1" or len(task.labels) == 2]
     if task.is_regression:
-        suited = list(NUMBER_METRICS)
-    if name not in suited:
-        predicted = "numbers" if task.is_regression else f"{len(task.labels)} classes"
+        suitable, predicted = list(NUMBER_METRICS), "numbers"
+    else:
+        # F1 is that of class 1, which is special only if there are two classes.
+        suitable = [metric for metric in CLASS_METRICS if metric != "f1" or len(task.labels) == 2]
+        predicted = f"{len(task.labels)} classes"
+    if name not in suitable:
         raise errors.UserError(
-            "The metric {} does not suit {}, which has {}; use one of: {}.".format(
-                name, task.name, predicted, ", ".join(suited)
-            )
+            f"The metric {name} does not suit {task.name}, which has {predicted}; use one of: {', '.join(suitable)}."
         )
-    return (name,) + tuple(other for other in task.metrics if other != name)
+    return (name, *(other for other in task.metrics if other != name))
 
 
 def majority_class_score(metric_names: Sequence[str], labels: np.ndarray) -> Dict[str, float]:
-    """What one prediction for every example would score: the most frequent class, or the mean of numbers."""
+    """Score one prediction for every example: the most frequent class, or the mean of the numbers."""
     labels = np.asarray(labels)
     constant = labels.mean() if labels.dtype.kind == "f" else np.bincount(labels).argmax()
     return score(metric_names, labels, np.full_like(labels, constant))
 
 
 def is_collapsed(predictions: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether a model gives every example the same class or number, or no number at all, while the labels differ."""
+    """Return whether all predictions are equal, or some are not finite, although the labels differ."""
     predictions, labels = np.asarray(predictions), np.asarray(labels)
-    tolerance = ONE_NUMBER if predictions.dtype.kind == "f" else 0.0
+    tolerance = RELATIVE_TOLERANCE if predictions.dtype.kind == "f" else 0.0
     return not _is_constant(labels) and (not _are_finite(predictions) or _is_constant(predictions, tolerance))

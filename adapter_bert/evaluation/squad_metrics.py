@@ -1,14 +1,14 @@
-"""Exact match and F1 of answers to SQuAD's questions, to the last digit those of the two official scripts.
+"""Exact match and F1 of SQuAD answers, equal to those of the two official scripts to the last digit.
 
-Both scripts compare texts without case, punctuation and articles, and take a question's best gold text. They differ:
+Both scripts compare texts without case, punctuation and articles, and use the gold text that scores best. They differ:
 
                                   evaluate-v1.1.py            evaluate-v2.0.py
-    a question without a gold     is not foreseen             is right if the prediction is empty
-    a gold of no tokens           has F1 0 with everything    is no gold
-    a missing prediction          counts 0                    is left out
+    question without gold text    not supported               correct if the prediction is empty
+    gold text without tokens      F1 is always 0              ignored
+    missing prediction            counts 0                    KeyError (here: question is ignored)
 
-Sums are formed as there, in the order of the questions: another order may give another last digit. So may another
-Python, here and there alike: from 3.12 on, `sum` rounds floats less.
+Sums are computed in the order of the questions, as in these scripts, since another order may change the last digit. So
+may the Python version, both here and there: from 3.12 on, `sum` of floats rounds less.
 """
 
 from __future__ import annotations
@@ -16,126 +16,102 @@ from __future__ import annotations
 import collections
 import re
 import string
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
+
+# Question id -> gold texts, in the order of the data set. In version 2.0, no text means that there is no answer.
+Golds = Mapping[str, Sequence[str]]
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalize(text: str) -> str:
-    """The text as it is compared: lower case, no ASCII punctuation, no English articles, tokens one space apart."""
+    """Return the text in lower case without ASCII punctuation and English articles, tokens one space apart."""
     bare = text.lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLE.sub(" ", bare).split())
 
 
-def exact(prediction: str, gold: str) -> int:
-    """1 if the two are the same text once normalised, else 0."""
-    return int(normalize(prediction) == normalize(gold))
-
-
-def f1_v1(prediction: str, gold: str) -> float:
-    """F1 of the tokens that two texts share, as of version 1.1: 0 where both texts have no tokens."""
-    return _shared(normalize(prediction), normalize(gold))
-
-
-def f1_v2(prediction: str, gold: str) -> float:
-    """F1 of the tokens that two texts share, as of version 2.0: 1 where both texts have no tokens."""
-    return _shared_or_none(normalize(prediction), normalize(gold))
-
-
-def _shared(prediction: str, gold: str) -> float:
-    """F1 of the bags of tokens of two normalised texts."""
-    predicted, wanted = prediction.split(), gold.split()
-    shared = sum((collections.Counter(predicted) & collections.Counter(wanted)).values())
-    if not shared:
-        return 0
-    precision, recall = shared / len(predicted), shared / len(wanted)
-    return 2 * precision * recall / (precision + recall)
-
-
-def _shared_or_none(prediction: str, gold: str) -> float:
-    """The same; two texts without tokens agree."""
-    return _shared(prediction, gold) if prediction and gold else int(prediction == gold)
-
-
-def _best(prediction: str, golds: Iterable[str], f1: Callable[[str, str], float]) -> Tuple[int, float]:
-    """Exact match and F1, each with the gold text that is best for it; all texts are normalised."""
-    different = list(dict.fromkeys(golds))  # annotators mostly agree
-    return int(prediction in different), max(f1(prediction, gold) for gold in different)
-
-
-def score_v1(golds: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> Dict[str, float]:
-    """Scores as evaluate-v1.1.py does.
+def score_v1(golds: Golds, predictions: Mapping[str, str]) -> Dict[str, float]:
+    """Score like evaluate-v1.1.py.
 
     Args:
-      golds: question id -> its gold texts, in the order of the data set.
-      predictions: question id -> predicted text. A question without one counts 0.
+      golds: gold texts, at least one for each question.
+      predictions: question id -> predicted text. A question without a prediction counts 0.
 
     Returns:
       `exact_match` and `f1`, in per cent.
 
     Raises:
-      errors.UserError: there is no question, or a question has no gold text.
+      errors.UserError: there are no questions, or a question has no gold text.
     """
     if not golds:
-        raise errors.UserError("There is no question to score.")
+        raise errors.UserError("There are no questions to score.")
     exact_sum, f1_sum = 0, 0.0
     for question, texts in golds.items():
         if not texts:
             raise errors.UserError(
-                f"Question '{question}' has no answer, and version 1.1 scores none but questions that have one; "
-                "score with version 2.0."
+                f"Question '{question}' has no answer, but version 1.1 expects one for every question; score with "
+                "version 2.0."
             )
         if question in predictions:
-            is_exact, f1 = _best(normalize(predictions[question]), map(normalize, texts), _shared)
+            is_exact, f1 = _score_question(normalize(predictions[question]), map(normalize, texts), f1_of_empty=0)
             exact_sum += is_exact
             f1_sum += f1
     return {"exact_match": 100.0 * exact_sum / len(golds), "f1": 100.0 * f1_sum / len(golds)}
 
 
 def score_v2(
-    golds: Mapping[str, Sequence[str]],
+    golds: Golds,
     predictions: Mapping[str, str],
     null_odds: Optional[Mapping[str, float]] = None,
     threshold: float = 1.0,
     none_threshold: float = 0.0,
 ) -> Dict[str, float]:
-    """Scores as evaluate-v2.0.py does.
+    """Score like evaluate-v2.0.py.
 
     Args:
-      golds: question id -> its gold texts, none if it cannot be answered; in the order of the data set.
-      predictions: question id -> predicted text, empty for no answer. A question without a prediction is left out, as
-        if it were not in the data set (where the official script ends in a KeyError).
-      null_odds: question id -> how sure the model is that there is no answer: a probability or log-odds.
-      threshold: a question with null odds above it is scored as if it were predicted to have no answer.
-      none_threshold: what to report as best threshold where it is best to answer no question. The official 0.0 suits
-        probabilities; give a number below all null odds.
+      golds: gold texts.
+      predictions: question id -> predicted text, empty for no answer. Questions without a prediction are ignored.
+      null_odds: question id -> probability or log-odds of no answer.
+      threshold: null odds above it turn the prediction into no answer.
+      none_threshold: the best threshold to report if it is best to answer no question. The official 0.0 suits
+        probabilities; otherwise pass a number below all null odds.
 
     Returns:
-      `exact` and `f1`, in per cent, and `total`, the number of questions; the same of questions with an answer
-      (`HasAns_`) and without (`NoAns_`), where there are such; and with null odds, the best scores that a threshold
-      gives, and those thresholds (`best_exact`, `best_exact_thresh`, `best_f1`, `best_f1_thresh`).
+      `exact` and `f1` in per cent, and `total`, the number of questions; the same for questions with an answer
+      (`HasAns_`) and without (`NoAns_`), if there are any. With null odds also the best scores of any threshold, and
+      these thresholds (`best_exact`, `best_exact_thresh`, `best_f1`, `best_f1_thresh`).
 
     Raises:
-      errors.UserError: no question has a prediction, or one with a prediction has no null odds.
+      errors.UserError: no question has a prediction, or one that has a prediction has no null odds.
     """
-    scored = [question for question in golds if question in predictions]
-    if not scored:
-        raise errors.UserError(f"None of the {len(golds)} questions has a prediction: there is nothing to score.")
-    exacts, f1s = _raw_scores(golds, predictions, scored)
-    # Whole numbers stay whole numbers, as there: from Python 3.12 on, `sum` rounds 1 and 1.0 differently.
+    questions = [question for question in golds if question in predictions]
+    if not questions:
+        raise errors.UserError(f"None of the {len(golds)} questions has a prediction.")
+    exacts: Dict[str, float] = {}
+    f1s: Dict[str, float] = {}
+    for question in questions:
+        texts = [text for text in map(normalize, golds[question]) if text] or [""]
+        exacts[question], f1s[question] = _score_question(normalize(predictions[question]), texts, f1_of_empty=1)
+    # Integers stay integers, as in the official script: from Python 3.12 on, `sum` rounds 1 and 1.0 differently.
     final_exacts, final_f1s = exacts, f1s
     if null_odds is not None:
-        _check_null_odds(null_odds, scored)
-        abstained = {q: float(not golds[q]) for q in scored if null_odds[q] > threshold}
-        final_exacts, final_f1s = {**exacts, **abstained}, {**f1s, **abstained}
-    scores = _means(final_exacts, final_f1s, scored)
-    groups = {"HasAns_": [q for q in scored if golds[q]], "NoAns_": [q for q in scored if not golds[q]]}
-    for prefix, questions in groups.items():
-        if questions:
-            scores.update((prefix + name, value) for name, value in _means(final_exacts, final_f1s, questions).items())
+        missing = [question for question in questions if question not in null_odds]
+        if missing:
+            raise errors.UserError(
+                f"{len(missing)} questions have a prediction but no null odds, the first: '{missing[0]}'; use "
+                "predictions and null odds of the same model."
+            )
+        no_answers = {q: float(not golds[q]) for q in questions if null_odds[q] > threshold}
+        final_exacts, final_f1s = {**exacts, **no_answers}, {**f1s, **no_answers}
+    scores = _means(final_exacts, final_f1s, questions)
+    groups = {"HasAns_": [q for q in questions if golds[q]], "NoAns_": [q for q in questions if not golds[q]]}
+    for prefix, group in groups.items():
+        if group:
+            means = _means(final_exacts, final_f1s, group)
+            scores.update({prefix + name: value for name, value in means.items()})
     if null_odds is not None:
         for name, raw in (("best_exact", exacts), ("best_f1", f1s)):
             best = _best_threshold(raw, golds, predictions, null_odds, none_threshold)
@@ -143,29 +119,24 @@ def score_v2(
     return scores
 
 
-def _raw_scores(
-    golds: Mapping[str, Sequence[str]], predictions: Mapping[str, str], questions: Iterable[str]
-) -> Tuple[Dict[str, float], Dict[str, float]]:
-    """Exact match and F1 of each question's prediction, whatever its null odds."""
-    exacts: Dict[str, float] = {}
-    f1s: Dict[str, float] = {}
-    for question in questions:
-        texts = [text for text in map(normalize, golds[question]) if text] or [""]
-        exacts[question], f1s[question] = _best(normalize(predictions[question]), texts, _shared_or_none)
-    return exacts, f1s
+def _score_question(prediction: str, golds: Iterable[str], f1_of_empty: int) -> Tuple[int, float]:
+    """Return exact match and F1, each with the gold text that is best for it; all texts are normalized."""
+    distinct = list(dict.fromkeys(golds))  # annotators mostly agree
+    return int(prediction in distinct), max(_token_f1(prediction, gold, f1_of_empty) for gold in distinct)
 
 
-def _check_null_odds(null_odds: Mapping[str, float], questions: Iterable[str]) -> None:
-    missing = [question for question in questions if question not in null_odds]
-    if missing:
-        raise errors.UserError(
-            f"Question '{missing[0]}' has a prediction but no null odds ({len(missing)} such questions); give the "
-            "null odds of the model that made the predictions."
-        )
+def _token_f1(prediction: str, gold: str, f1_of_empty: int) -> float:
+    """Return the F1 of the bags of tokens of two normalized texts; `f1_of_empty` if both are empty."""
+    predicted, expected = prediction.split(), gold.split()
+    num_common = sum((collections.Counter(predicted) & collections.Counter(expected)).values())
+    if not num_common:
+        return f1_of_empty if prediction == gold else 0
+    precision, recall = num_common / len(predicted), num_common / len(expected)
+    return 2 * precision * recall / (precision + recall)
 
 
 def _means(exacts: Mapping[str, float], f1s: Mapping[str, float], questions: List[str]) -> Dict[str, float]:
-    """The scores of some questions, in per cent, and how many they are."""
+    """Return the scores of some questions, in per cent, and the number of questions."""
     total = len(questions)
     return {
         "exact": 100.0 * sum(exacts[question] for question in questions) / total,
@@ -176,16 +147,16 @@ def _means(exacts: Mapping[str, float], f1s: Mapping[str, float], questions: Lis
 
 def _best_threshold(
     raw_scores: Mapping[str, float],
-    golds: Mapping[str, Sequence[str]],
+    golds: Golds,
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float],
     none_threshold: float,
 ) -> Tuple[float, float]:
-    """Searches the null odds for the threshold with the best score; returns that, in per cent, and the threshold.
+    """Return the best score of any threshold, in per cent, and that threshold.
 
-    Starts with no question answered, which is right for all that have no answer, and answers one after the other, the
-    surest first. Equal null odds come in the order of `null_odds`, and the best may lie amidst them, as it may in the
-    official script.
+    Starts without answers, which is correct for all questions that have none, and answers one question after the other
+    by rising null odds. Equal null odds are taken in the order of `null_odds`, and the best score may lie between two
+    of them, as in the official script.
     """
     score: float = sum(not golds[question] for question in raw_scores)
     best, threshold = score, none_threshold

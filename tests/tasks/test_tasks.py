@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert import tasks
 from adapter_bert.common.errors import UserError
-from adapter_bert.evaluation import metrics as scoring
+from adapter_bert.evaluation.metrics import METRICS
 from adapter_bert.tasks import glue, processors, registry
 from adapter_bert.tasks.task import Split, Task, read_lines, read_rows
 from tests.helpers import SHARED
@@ -353,7 +353,7 @@ def test_the_primary_metric_is_the_paper_s(task_name, metrics):
     task = tasks.get(task_name)
     assert task.metrics == metrics
     assert task.primary_metric == metrics[0]
-    assert set(metrics) <= set(scoring.METRICS)
+    assert set(metrics) <= set(METRICS)
 
 
 @pytest.mark.parametrize(
