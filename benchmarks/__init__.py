@@ -1,1 +1,1 @@
-"""How fast, how large: this project beside others. `benchmarks/run.sh` is the command, docs/benchmarks.md its text."""
+"""Speed, memory and disk space of this project next to other libraries. docs/benchmarks.md explains the protocol."""

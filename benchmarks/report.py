@@ -1,84 +1,73 @@
-"""The text of `table.md`: on what, by which command, what is reached, all numbers."""
+"""From results to one table: medians and ranges of each side, and ratios of measurements of the same round."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, List, Mapping, Sequence
+import statistics
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from benchmarks import measure, plan, tables
-from benchmarks.tables import Record
+import tabulate
 
-TABLE_FILE = "table.md"
-TITLES = {
-    "step": "One training step: random weights, full batch, no padding",
-    "epoch": "One epoch of real data",
-    "features": "Text to features",
-    "predict": "Predictions",
-    "sizes": "On disk",
-    "growth": "Growth: one training step of a small BERT ({hidden_size} wide, {num_attention_heads} heads)".format(
-        **plan.SHAPES[plan.GROWTH_SHAPE]
-    ),
-}
-QUANTITIES = {
-    "seconds": "time",
-    "examples_per_second": "speed",
-    "gflops": "matrix products",
-    "wall_seconds": "whole process",
-    "peak_bytes": "peak of memory",
-    "bytes": "on disk",
-    "trained": "trained parameters",
-    "steps": "steps",
-}
-# What says nothing about a suite.
-LEFT_OUT = {
-    "step": ("wall_seconds", "bytes"),
-    "growth": ("wall_seconds", "bytes", "trained", "gflops"),
-    "sizes": ("wall_seconds", "peak_bytes"),
-}
+from benchmarks.suites import SIDES
+
+Results = Sequence[Mapping[str, Any]]
+QUANTITIES = ("seconds", "examples", "peak_bytes", "bytes")
+HEADERS = ["case", "side", "seconds", "examples/s", "peak GB", "MB on disk", "ours is faster by", "our memory over it"]
 
 
-def facts_text(facts: Mapping[str, Any], command: str) -> str:
-    """The head: machine, libraries, command."""
-    machine = f"{facts['cores']} cores of {facts['processor']}, {facts['memory GB']} GB, {facts['system']}"
-    others = [f"{name} {facts[name]}" for name in facts if name not in ("cores", "processor", "memory GB", "system")]
-    return f"{machine}; {', '.join(others)}.\n\n```bash\n{command}\n```\n"
+def by_round(results: Results, suite: str, case: str, side: str, quantity: str) -> Dict[int, float]:
+    """Return round -> value of one side; of several timed steps, the median."""
+    found = {}
+    for row in results:
+        if (row["suite"], row["case"], row["side"]) == (suite, case, side) and quantity in row["result"]:
+            value = row["result"][quantity]
+            found[row["round"]] = statistics.median(value) if isinstance(value, list) else float(value)
+    return found
 
 
-def suite_quantities(suite: str, records: Sequence[Record]) -> Mapping[str, str]:
-    """Quantity -> title of its column; those of predictions are their units."""
-    if suite == "predict":
-        return {name: name for record in records if record.suite == suite for name in record.values}
-    return {name: title for name, title in QUANTITIES.items() if name not in LEFT_OUT.get(suite, ())}
+def ratios(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> List[float]:
+    """Return the ratios of values of the same round."""
+    return [numerator[turn] / denominator[turn] for turn in numerator if turn in denominator]
 
 
-def compose(
-    facts: Mapping[str, Any],
-    command: str,
-    records: Sequence[Record],
-    failures: Mapping[str, str],
-    pictures: Sequence[str],
-) -> str:
-    """The whole text."""
-    parts: List[str] = ["# Benchmarks\n", facts_text(facts, command)]
-    parts.append(
-        "Ratios are of two numbers of the same round; shown are their median and range. A target counts as reached by "
-        "the median.\n"
-    )
-    parts.append(tables.comparison_table(records))
-    for suite in plan.SUITES:
-        if any(record.suite == suite for record in records):
-            parts.append(f"## {TITLES[suite]}\n")
-            parts.append(tables.side_table(records, suite, suite_quantities(suite, records)))
-            parts += [f"![{name}]({name})\n" for name in pictures if name == suite + ".png"]
-    if failures:
-        lines = [f"* `{key}`: {text}" for key, text in failures.items()]
-        parts.append("## Failed\n")
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+def spread(values: Sequence[float], digits: int = 3) -> str:
+    """Format the median and, for several values, the range: `1.29 (1.21-1.38)`."""
+    if not values:
+        return ""
+    text = f"{statistics.median(values):.{digits}g}"
+    return text if len(values) == 1 else f"{text} ({min(values):.{digits}g}-{max(values):.{digits}g})"
 
 
-def write(folder: str, command: str, store: measure.Store, records: Sequence[Record], pictures: Sequence[str]) -> str:
-    """Writes the file; returns its text."""
-    text = compose(store.facts, command, records, store.failures, pictures)
-    measure.write_file(os.path.join(folder, TABLE_FILE), text)
+def table(results: Results) -> str:
+    """Return one Markdown line for each case and side."""
+    names: List[Tuple[str, str]] = list(dict.fromkeys((row["suite"], row["case"]) for row in results))
+    lines = []
+    for suite, case in names:
+        for side in (name for name in SIDES if by_round(results, suite, case, name, "peak_bytes")):
+            column = {q: by_round(results, suite, case, side, q) for q in QUANTITIES}
+            ours = {q: by_round(results, suite, case, "ours", q) for q in column}
+            rate = ratios(column["examples"], column["seconds"])
+            speed = ratios(column["seconds"], ours["seconds"]) if side != "ours" else []
+            memory = ratios(ours["peak_bytes"], column["peak_bytes"]) if side != "ours" and suite != "sizes" else []
+            lines.append(
+                [
+                    f"{suite}: {case}",
+                    SIDES[side].title,
+                    spread(list(column["seconds"].values())),
+                    spread(rate),
+                    spread([value / 1e9 for value in column["peak_bytes"].values()]) if suite != "sizes" else "",
+                    spread([value / 1e6 for value in column["bytes"].values()], 4),
+                    spread(speed),
+                    spread(memory),
+                ]
+            )
+    return tabulate.tabulate(lines, HEADERS, tablefmt="pipe", disable_numparse=True)
+
+
+def write(folder: str, command: str, environment: Mapping[str, Any], results: Results) -> str:
+    """Write `table.md` and return its text."""
+    facts = ", ".join(f"{name} {value}" for name, value in environment.items())
+    text = f"`benchmarks/run.sh {command}`\n\n{facts}\n\n{table(results)}\n"
+    with open(os.path.join(folder, "table.md"), "w", encoding="utf-8") as file:
+        file.write(text)
     return text

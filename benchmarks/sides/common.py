@@ -1,10 +1,11 @@
-"""What all sides do the same way: read the job, time, tell the peak of memory, answer."""
+"""What all sides share: reading the job, timing, peak memory, printing the result."""
 
 from __future__ import annotations
 
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -18,19 +19,17 @@ CLASSES = 2
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had so far, interpreter and libraries included."""
+    """Return the peak memory of this process, including interpreter and libraries."""
     try:
         with open("/proc/self/status") as status:
-            line = next(line for line in status if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
-    except (OSError, StopIteration):  # no Linux; in bytes on a Mac
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):  # not Linux; macOS counts bytes
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def random_batch(job: Job) -> Dict[str, np.ndarray]:
-    """Token ids and labels; no padding. The same on all sides."""
-    random = np.random.RandomState(job.get("seed", 1))
+    """Return token ids and labels without padding, the same for all sides."""
+    random = np.random.RandomState(job["seed"])
     shape = (job["batch"], job["length"])
     return {
         "ids": random.randint(0, job["config"]["vocab_size"], shape),
@@ -41,12 +40,7 @@ def random_batch(job: Job) -> Dict[str, np.ndarray]:
 
 
 def timed_steps(step: Callable[[], float], job: Job) -> Result:
-    """Takes the warm-up steps, then the measured ones.
-
-    Args:
-      step: takes one step and returns its loss.
-      job: says how many.
-    """
+    """Run the untimed steps, then the timed ones. `step` runs one step and returns its loss."""
     for _ in range(job["warmup"]):
         step()
     seconds, losses = [], []
@@ -56,44 +50,48 @@ def timed_steps(step: Callable[[], float], job: Job) -> Result:
         seconds.append(time.perf_counter() - started)
     if not np.isfinite(losses).all():
         raise ValueError(f"The loss is not finite: {losses}.")
-    return {"seconds": seconds, "losses": losses}
+    return {"seconds": seconds, "losses": losses, "examples": job["batch"]}
+
+
+def timed_predictions(predict: Callable[[List[str], int], Sequence[Any]], job: Job) -> Result:
+    """Time warm predictions of SST-2 sentences: one by one (median), or all at once in batches.
+
+    Args:
+      predict: function of texts and batch size that returns one prediction for each text.
+      job: the job.
+    """
+    with open(os.path.join(job["data_dir"], "dev.tsv"), encoding="utf-8") as file:
+        texts = [line.split("\t")[0] for line in file][1 : job["sentences"] + 1]
+    batch = job["predict_batch"]
+    predict(texts[:32], batch)
+    calls = [[text] for text in texts] if batch == 1 else [texts]
+    seconds = []
+    for call in calls:
+        started = time.perf_counter()
+        assert len(predict(call, batch)) == len(call)
+        seconds.append(time.perf_counter() - started)
+    return {"seconds": [statistics.median(seconds)], "examples": len(calls[0])}
 
 
 def run_command(command: Sequence[str], log_file: str, cwd: str) -> Result:
-    """Runs a program to its end.
-
-    Returns:
-      Its `peak_bytes`.
-
-    Raises:
-      SystemExit: it failed; with the end of what it wrote.
-    """
-    print("Running", *command, file=sys.stderr, flush=True)
+    """Run a program and return its `peak_bytes`. Exit with the end of its output if it fails."""
     with open(log_file, "w") as log:
         process = subprocess.Popen(list(command), stdout=log, stderr=subprocess.STDOUT, cwd=cwd)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = status
-    if status:
+        _, process.returncode, usage = os.wait4(process.pid, 0)
+    if process.returncode:
         with open(log_file) as log:
             sys.exit("".join(log.readlines()[-8:]))
     return {"peak_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)}
 
 
 def folder_bytes(folder: str) -> int:
-    """Of all files."""
+    """Return the size of all files in a folder."""
     return sum(os.path.getsize(os.path.join(top, name)) for top, _, names in os.walk(folder) for name in names)
 
 
-def answer(kinds: Mapping[str, Callable[[Job], Result]], argv: List[str]) -> None:
-    """Does the job that the command line holds and prints its result; the last line of the output is JSON.
-
-    Args:
-      kinds: kind of job -> what does it.
-      argv: the program and the job.
-    """
+def answer(kinds: Mapping[str, Callable[[Job], Result]], argv: Sequence[str]) -> None:
+    """Run the job on the command line and print its result as the last line of the output."""
     job = json.loads(argv[1])
-    if job["kind"] not in kinds:
-        sys.exit(f"This side has no '{job['kind']}': {', '.join(kinds)}.")
     result = kinds[job["kind"]](job)
     result.setdefault("peak_bytes", peak_bytes())
     print("\n" + json.dumps(result), flush=True)

@@ -1,13 +1,16 @@
-"""The matrix products of an adapter training step and nothing else, back to back, by one library.
+"""The matrix products of an adapter training step and nothing else: a limit that no implementation can beat.
 
-All encoder layers but the last have the same products: `limit_layers` of them are run, and their time is taken for all.
+A classifier needs the last layer's output for the first token only; other tokens count there as keys and values.
+Forward: all products. Backward: the gradients of the inputs, and of the weights that train. Element-wise work, softmax,
+LayerNorm, dropout and the optimizer are excluded. All encoder layers but the last have the same products, so `LAYERS`
+of them are timed and counted for all.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from adapter_bert.common import system
 
@@ -15,62 +18,123 @@ system.configure_tensorflow()
 
 import numpy as np
 
-from benchmarks import products
 from benchmarks.sides import common
 
-Multiply = Callable[[], Any]
 LAYERS = 3
 
 
-def shapes_of(product: products.Product) -> Tuple[tuple, tuple, tuple]:
-    """Of the left operand, the right one and the result."""
-    batch = (product.batch,) if product.batch > 1 else ()
-    return (
-        batch + (product.rows, product.inner),
-        batch + (product.inner, product.columns),
-        batch + (product.rows, product.columns),
-    )
+class Product(NamedTuple):
+    """`times` products [rows, inner] x [inner, columns], each for `batch` pairs of matrices at once."""
+
+    rows: int
+    inner: int
+    columns: int
+    batch: int = 1
+    times: int = 1
+
+    @property
+    def flops(self) -> int:
+        """Return the floating point operations: a multiplication and an addition for each term."""
+        return 2 * self.rows * self.inner * self.columns * self.batch * self.times
+
+    @property
+    def shapes(self) -> Tuple[tuple, tuple, tuple]:
+        """Return the shapes of the left operand, the right operand and the result."""
+        batch = (self.batch,) if self.batch > 1 else ()
+        return batch + (self.rows, self.inner), batch + (self.inner, self.columns), batch + (self.rows, self.columns)
 
 
-class Torch:
-    """Products by PyTorch, into memory that is there already."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self._torch = torch
-        self._results: dict = {}
-
-    def multiply(self, product: products.Product) -> Multiply:
-        """What multiplies, with operands of its own."""
-        left, right, result = shapes_of(product)
-        operands = [self._torch.randn(*shape) for shape in (left, right)]
-        out = self._results.setdefault(result, self._torch.empty(*result))
-        return lambda: self._torch.matmul(*operands, out=out)
+def frozen(rows: int, inner: int, columns: int, times: int = 1) -> List[Product]:
+    """A frozen projection: forward and the gradient of its input."""
+    return [Product(rows, inner, columns, times=times), Product(rows, columns, inner, times=times)]
 
 
-class TensorFlow:
-    """Products by TensorFlow, one operation at a time."""
-
-    def __init__(self) -> None:
-        import run_classifier  # noqa: F401  (first: what an entry point sets for TensorFlow must hold here too)
-
-        import tensorflow.compat.v1 as tf  # isort: skip
-
-        self._tf = tf
-
-    def multiply(self, product: products.Product) -> Multiply:
-        """What multiplies, with operands of its own."""
-        left, right, _ = shapes_of(product)
-        operands = [self._tf.constant(np.random.standard_normal(shape).astype("float32")) for shape in (left, right)]
-        return lambda: self._tf.matmul(*operands)
+def trained(rows: int, inner: int, columns: int) -> List[Product]:
+    """A trained projection: also the gradient of its weights."""
+    return frozen(rows, inner, columns) + [Product(inner, rows, columns)]
 
 
-LIBRARIES = {"torch": Torch, "tensorflow": TensorFlow}
+def both_gradients(rows: int, inner: int, columns: int, batch: int) -> List[Product]:
+    """A product of two activations: forward and the gradients of both."""
+    return [
+        Product(rows, inner, columns, batch),
+        Product(rows, columns, inner, batch),
+        Product(inner, rows, columns, batch),
+    ]
 
 
-def run_all(operations: List[Tuple[Multiply, int]]) -> float:
-    """Seconds for all of them, each as often as it occurs."""
+def layer_products(
+    config: Mapping[str, int], batch: int, length: int, adapter_size: int, outputs: Optional[int] = None
+) -> List[Product]:
+    """Return the products of one encoder layer with its two adapters.
+
+    Args:
+      config: sizes of the network, named as in `bert_config.json`.
+      batch, length: examples in a batch, tokens of each.
+      adapter_size: units of the bottleneck.
+      outputs: number of tokens of each example whose output is needed; all by default.
+    """
+    outputs = outputs or length
+    width, wide, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
+    head_size, tokens, rows = width // heads, batch * length, batch * outputs
+    adapter = trained(rows, width, adapter_size) + trained(rows, adapter_size, width)
+    return [
+        *frozen(rows, width, width),  # query
+        *frozen(tokens, width, width, times=2),  # key, value
+        *both_gradients(outputs, head_size, length, batch * heads),  # attention scores
+        *both_gradients(outputs, length, head_size, batch * heads),  # attention context
+        *frozen(rows, width, width),  # attention output
+        *adapter,
+        *frozen(rows, width, wide),  # intermediate
+        *frozen(rows, wide, width),  # output
+        *adapter,
+    ]
+
+
+def top_products(config: Mapping[str, int], batch: int, length: int, adapter_size: int) -> List[Product]:
+    """Return the products of the last layer for the first token, of the frozen pooler and of the head."""
+    width = config["hidden_size"]
+    last = layer_products(config, batch, length, adapter_size, outputs=1)
+    return last + frozen(batch, width, width) + trained(batch, width, common.CLASSES)
+
+
+def step_flops(job: common.Job) -> int:
+    """Return the floating point operations of the matrix products of a whole step."""
+    sizes = (job["config"], job["batch"], job["length"], job["adapter_size"])
+    below = job["config"]["num_hidden_layers"] - 1
+    layer, top = (sum(p.flops for p in found) for found in (layer_products(*sizes), top_products(*sizes)))
+    return below * layer + top
+
+
+def torch_multiplier() -> Callable[[Product], Callable[[], Any]]:
+    """Return a function that prepares a product in PyTorch, with preallocated results."""
+    import torch
+
+    results: Dict[tuple, Any] = {}
+
+    def prepare(product: Product) -> Callable[[], Any]:
+        left, right, result = product.shapes
+        operands = [torch.randn(*shape) for shape in (left, right)]
+        out = results.setdefault(result, torch.empty(*result))
+        return lambda: torch.matmul(*operands, out=out)
+
+    return prepare
+
+
+def tensorflow_multiplier() -> Callable[[Product], Callable[[], Any]]:
+    """Return a function that prepares a product in TensorFlow, one operation at a time."""
+    import tensorflow.compat.v1 as tf
+
+    def prepare(product: Product) -> Callable[[], Any]:
+        left, right, _ = product.shapes
+        operands = [tf.constant(np.random.standard_normal(shape).astype("float32")) for shape in (left, right)]
+        return lambda: tf.matmul(*operands)
+
+    return prepare
+
+
+def run_all(operations: List[Tuple[Callable[[], Any], int]]) -> float:
+    """Return the seconds for all products, each as often as it occurs."""
     started = time.perf_counter()
     for multiply, times in operations:
         for _ in range(times):
@@ -79,22 +143,21 @@ def run_all(operations: List[Tuple[Multiply, int]]) -> float:
 
 
 def step(job: common.Job) -> common.Result:
-    """Seconds of the products of a whole step."""
-    library = LIBRARIES[job["library"]]()
-    config = job["config"]
-    sizes = (config, job["batch"], job["length"], job["adapter_size"])
-    layer, top = products.layer_products(*sizes), products.top_products(*sizes)
-    in_layer, behind = (
-        [(library.multiply(product), product.times) for product in found] for found in (layer, top)
-    )  # fmt: skip
-    below = config["num_hidden_layers"] - 1
-    layers = min(job.get("limit_layers", LAYERS), below)
-    run_all(in_layer + behind)
+    """Time the products of a whole step."""
+    prepare = {"torch": torch_multiplier, "tensorflow": tensorflow_multiplier}[job["library"]]()
+    sizes = (job["config"], job["batch"], job["length"], job["adapter_size"])
+    layer, top = (
+        [(prepare(product), product.times) for product in found]
+        for found in (layer_products(*sizes), top_products(*sizes))
+    )
+    below = job["config"]["num_hidden_layers"] - 1
+    layers = min(LAYERS, below)
+    run_all(layer + top)
     seconds = []
     for _ in range(job["steps"]):
-        measured = sum(run_all(in_layer) for _ in range(layers))
-        seconds.append(measured * below / max(layers, 1) + run_all(behind))
-    return {"seconds": seconds, "flops": products.step_flops(job), "library": job["library"]}
+        measured = sum(run_all(layer) for _ in range(layers))
+        seconds.append(measured * below / max(layers, 1) + run_all(top))
+    return {"seconds": seconds, "examples": job["batch"], "flops": step_flops(job)}
 
 
 if __name__ == "__main__":

@@ -2,58 +2,59 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
 import tempfile
+import time
+from typing import Any, Dict, List
 
 from adapter_bert.common import system
 
 system.configure_tensorflow()
 
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+import optimization
+import tokenization
+from adapter_bert import tasks
+from adapter_bert.devices import estimators
+from adapter_bert.model import parameters
+from adapter_bert.model.heads import ClassificationHead
+from adapter_bert.pipeline import feature_store
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.training.model_fn import Schedule, build_model_fn
+from adapter_bert.weights import bases, fingerprints, packs
+from adapter_layers import AdapterConfig
 from benchmarks.sides import common
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Far enough away that the learning rate hardly falls.
+# So many that the learning rate hardly changes.
 SCHEDULED_STEPS = 10000
 
 
-def make_features(job: common.Job) -> dict:
-    """A batch as the input pipeline yields it: from a dataset, so that nothing of it is a constant of the graph."""
-    import tensorflow.compat.v1 as tf
-
+def make_features(job: common.Job) -> Dict[str, tf.Tensor]:
+    """Return a batch from a dataset, as the input pipeline yields it: it is not a constant of the graph."""
     batch = common.random_batch(job)
     arrays = {
-        "input_ids": batch["ids"].astype("int32"),
-        "input_mask": batch["mask"].astype("int32"),
-        "segment_ids": batch["segments"].astype("int32"),
-        "label_ids": batch["labels"].astype("int32"),
-        "is_real_example": batch["labels"].astype("int32") * 0 + 1,
+        "input_ids": batch["ids"],
+        "input_mask": batch["mask"],
+        "segment_ids": batch["segments"],
+        "label_ids": batch["labels"],
+        "is_real_example": np.ones_like(batch["labels"]),
     }
-    dataset = tf.data.Dataset.from_tensors(arrays).repeat()
-    features = tf.data.make_one_shot_iterator(dataset).get_next()
-    if job.get("unknown_length"):  # as in batches of sequences of like length
-        for name in ("input_ids", "input_mask", "segment_ids"):
-            features[name] = tf.placeholder_with_default(features[name], [job["batch"], None])
-    return features
+    arrays = {name: values.astype("int32") for name, values in arrays.items()}
+    return tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensors(arrays).repeat()).get_next()
 
 
 def step(job: common.Job) -> common.Result:
-    """Training steps on random weights; `tuning` is a `--tuning_mode`, `model_fn` holds further arguments."""
-    import run_classifier  # noqa: F401  (first: what an entry point sets for TensorFlow must hold here too)
-
-    import tensorflow.compat.v1 as tf  # isort: skip
-
-    import modeling
-    import optimization
-    from adapter_bert.devices import estimators
-    from adapter_bert.model.heads import ClassificationHead
-    from adapter_bert.training.model_fn import Schedule, build_model_fn
-    from adapter_layers import AdapterConfig
-
+    """Time training steps on random weights; `plan` holds further arguments of the training plan."""
     adapter = AdapterConfig(size=job["adapter_size"]) if job["tuning"] == "adapter" else None
     with tf.Graph().as_default():
-        tf.set_random_seed(job.get("seed", 1))
+        tf.set_random_seed(job["seed"])
         tf.train.create_global_step()
         model_fn = build_model_fn(
             modeling.BertConfig(**job["config"]),
@@ -62,69 +63,109 @@ def step(job: common.Job) -> common.Result:
             init_checkpoint=None,
             schedule=Schedule(1e-4, SCHEDULED_STEPS, 0),
             tuning_mode=job["tuning"],
-            **job.get("model_fn", {}),
+            **job.get("plan", {}),
         )
         spec = model_fn(make_features(job), None, estimators.ModeKeys.TRAIN, {})
         trained = optimization.trainable_variables(job["tuning"])
         with tf.Session(config=estimators.session_config()) as session:
             session.run(tf.global_variables_initializer())
             result = common.timed_steps(lambda: session.run([spec.loss, spec.train_op])[0], job)
-    result["trained"] = sum(variable.shape.num_elements() for variable in trained)
-    return result
-
-
-def epoch_command(job: common.Job, folder: str) -> list:
-    """The command line of one epoch in a folder."""
-    base = job["base_dir"]
-    return [
-        sys.executable,
-        os.path.join(ROOT, "run_classifier.py"),
-        f"--task_name={job['task']}",
-        "--do_train=true",
-        f"--data_dir={job['data_dir']}",
-        f"--vocab_file={base}/vocab.txt",
-        f"--bert_config_file={base}/bert_config.json",
-        f"--init_checkpoint={base}/bert_model.ckpt",
-        f"--max_seq_length={job['length']}",
-        f"--train_batch_size={job['batch']}",
-        f"--adapter_size={job['adapter_size']}",
-        "--num_train_epochs=1",
-        "--learning_rate=3e-4",
-        f"--seed={job.get('seed', 1)}",
-        f"--feature_cache_dir={folder}/features",
-        f"--output_dir={folder}/run",
-        *job.get("flags", []),
-    ]
+    return dict(result, trained=sum(variable.shape.num_elements() for variable in trained))
 
 
 def epoch(job: common.Job) -> common.Result:
-    """One epoch by the command line; `flags` holds further ones. Time of its steps alone."""
+    """Run one epoch with `run_classifier.py` and return the time of its steps; `flags` holds further flags."""
+    base = job["base_dir"]
     with tempfile.TemporaryDirectory() as folder:
-        result = common.run_command(epoch_command(job, folder), os.path.join(folder, "log"), ROOT)
+        command = [
+            sys.executable,
+            os.path.join(ROOT, "run_classifier.py"),
+            f"--task_name={job['task']}",
+            "--do_train=true",
+            f"--data_dir={job['data_dir']}",
+            f"--vocab_file={base}/vocab.txt",
+            f"--bert_config_file={base}/bert_config.json",
+            f"--init_checkpoint={base}/bert_model.ckpt",
+            f"--max_seq_length={job['length']}",
+            f"--train_batch_size={job['batch']}",
+            f"--adapter_size={job['adapter_size']}",
+            "--num_train_epochs=1",
+            "--learning_rate=3e-4",
+            f"--seed={job['seed']}",
+            f"--feature_cache_dir={folder}/features",
+            f"--output_dir={folder}/run",
+            *job.get("flags", []),
+        ]
+        result = common.run_command(command, os.path.join(folder, "log"), ROOT)
         with open(os.path.join(folder, "run", "training.json")) as file:
             history = json.load(file)
-    return dict(result, seconds=[history["seconds"]], steps=history["steps"])
+    return dict(result, seconds=[history["seconds"]], examples=history["examples"])
+
+
+def features(job: common.Job) -> common.Result:
+    """Time the way from texts in memory to TFRecord files, with a new tokenizer."""
+    task = tasks.get(job["task"])
+    examples = list(tasks.read_examples(task, job["data_dir"], "train"))
+    tokenizer = tokenization.FullTokenizer(os.path.join(job["base_dir"], "vocab.txt"))
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        feature_store.feature_files(folder, "train", examples, task.labels, job["length"], tokenizer, "")
+        return {"seconds": [time.perf_counter() - started], "examples": len(examples)}
+
+
+def random_pack(config: modeling.BertConfig, adapter_size: int, tokenizer: Any, length: int = 128) -> packs.Pack:
+    """Return a pack with random weights. Time and size do not depend on the values."""
+    adapter = {"size": adapter_size, "activation": "gelu", "init_scale": 1e-2, "layers": None, "placement": "both"}
+    described = packs.PackConfig(
+        task="speed",
+        architecture=config.to_dict(),
+        tuning_mode="adapter",
+        head="classification",
+        labels=["0", "1"],
+        tokenizer=tokenizer,
+        max_seq_length=length,
+        base=None,
+        created=packs.now(),
+        adapter=adapter,
+    )
+    random = np.random.RandomState(1)
+    tensors = {
+        name: random.normal(1.0 if name.endswith("gamma") else 0.0, 0.01, shape).astype(np.float32)
+        for name, shape in packs.expected_shapes(described).items()
+    }
+    return packs.Pack(described, tensors)
+
+
+def predict(job: common.Job) -> common.Result:
+    """Time warm predictions with adapters on the base, tokenization included."""
+    base = bases.Base.find(job["base_dir"])
+    pack = random_pack(base.config(), job["adapter_size"], base.describe_tokenizer(), job["length"])
+    frozen = fingerprints.combine(base.digests(), packs.frozen_names(pack.config))
+    pack = dataclasses.replace(pack, config=dataclasses.replace(pack.config, base=frozen))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, packs.FILE_NAME)
+        packs.write(path, pack)
+        with Predictor(base.checkpoint, path) as predictor:
+
+            def predict_texts(texts: List[str], batch_size: int) -> List[Any]:
+                return predictor.predict(texts, batch_size)
+
+            return common.timed_predictions(predict_texts, job)
 
 
 def sizes(job: common.Job) -> common.Result:
-    """What a task takes on disk: the pack of an adapter, or a checkpoint of the original kind."""
-    import modeling
-    from adapter_bert.model import parameters
-    from adapter_bert.model.heads import ClassificationHead
-    from adapter_bert.weights import packs
-    from benchmarks import packs as pack_benchmark
-
+    """Measure a task on disk: a pack, or a checkpoint of the original kind (all variables and two Adam slots each)."""
     config = modeling.BertConfig(**job["config"])
     if job["tuning"] == "full":
-        shapes = parameters.model_shapes(config, ClassificationHead(common.CLASSES), None)
-        # All variables, and two slots of Adam for each: what the original saves. Names and checksums come on top.
-        return {"bytes": 3 * 4 * parameters.count(shapes), "trained": parameters.count(shapes)}
-    described = pack_benchmark.describe_pack(config, "adapter", job["adapter_size"])
-    pack = packs.Pack(described, pack_benchmark.random_tensors(packs.expected_shapes(described), 1))
+        return {"bytes": 3 * 4 * parameters.count(parameters.model_shapes(config, ClassificationHead(2), None))}
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = special + [f"##{index}" for index in range(config.vocab_size - len(special))]
+    pack = random_pack(config, job["adapter_size"], packs.describe_tokenizer("wordpiece", True, vocabulary))
     with tempfile.TemporaryDirectory() as folder:
-        packs.write(os.path.join(folder, "pack" + packs.ENDING), pack)
-        return {"bytes": common.folder_bytes(folder), "trained": pack.num_parameters}
+        packs.write(os.path.join(folder, packs.FILE_NAME), pack)
+        return {"bytes": common.folder_bytes(folder)}
 
 
 if __name__ == "__main__":
-    common.answer({"step": step, "epoch": epoch, "sizes": sizes}, sys.argv)
+    kinds = {"step": step, "epoch": epoch, "features": features, "predict": predict, "sizes": sizes}
+    common.answer(kinds, sys.argv)

@@ -1,0 +1,177 @@
+"""What is measured: each suite is a list of cases, each case a job that several sides run.
+
+A job is a dictionary that every side understands:
+
+    kind           step, epoch, features, predict or sizes
+    config         sizes of the network, as in bert_config.json          (step, sizes)
+    batch, length  examples in a batch, tokens of each (epoch: at most)
+    adapter_size   units of the bottleneck
+    warmup, steps  untimed and timed steps                               (step)
+    seed           of weights, data order and dropout
+    task, data_dir, base_dir, hf_dir, examples_file                      (epoch, features, predict)
+    tuning, plan, flags                                                  (only for our side)
+    library        torch or tensorflow                                   (only for the matrix-product limit)
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import random
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple
+
+from adapter_bert import tasks
+from adapter_bert.common import errors
+from adapter_bert.tasks.task import read_lines
+
+
+def _shape(width: int, layers: int, heads: int) -> Dict[str, int]:
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return {"vocab_size": 30522, "type_vocab_size": 2, "intermediate_size": 4 * width, **sizes}
+
+
+SHAPES = {
+    "base": _shape(768, 12, 12),
+    "large": _shape(1024, 24, 16),
+    "minilm": _shape(384, 6, 12),
+    "tiny": _shape(128, 2, 2),
+}
+
+
+class Side(NamedTuple):
+    """One side of a comparison: its module in `benchmarks.sides`, its title, and its own part of a job."""
+
+    module: str
+    title: str
+    extra: Mapping[str, Any] = {}
+
+
+_OURS: Dict[str, Any] = {"tuning": "adapter"}
+SIDES = {
+    "ours": Side("ours", "ours", _OURS),
+    "ours_full": Side("ours", "ours, full fine-tuning", {"tuning": "full"}),
+    "ours_padded": Side("ours", "ours, padded", {**_OURS, "flags": ["--pad_to_max_seq_length=true"]}),
+    "ours_checkpointing": Side(
+        "ours", "ours, --gradient_checkpointing", {**_OURS, "plan": {"gradient_checkpointing": True}}
+    ),
+    "ours_accumulation": Side(
+        "ours", "ours, --gradient_accumulation_steps=4", {**_OURS, "plan": {"accumulation_steps": 4}}
+    ),
+    "baseline": Side("ours", "ours, in --baseline_dir", _OURS),
+    "adapterhub": Side("torch_sides", "AdapterHub", {"method": "adapterhub"}),
+    "hf_full": Side("torch_sides", "Hugging Face, full fine-tuning", {"method": "full"}),
+    "peft_lora": Side("torch_sides", "PEFT, LoRA (another method)", {"method": "lora"}),
+    "limit_torch": Side("matmul_limit", "matrix products alone, PyTorch", {"library": "torch"}),
+    "limit_tensorflow": Side("matmul_limit", "matrix products alone, TensorFlow", {"library": "tensorflow"}),
+}
+SUITES = {
+    "step": [
+        "ours",
+        "baseline",
+        "adapterhub",
+        "limit_torch",
+        "limit_tensorflow",
+        "ours_full",
+        "hf_full",
+        "peft_lora",
+        "ours_checkpointing",
+        "ours_accumulation",
+    ],
+    "epoch": ["ours", "baseline", "adapterhub", "ours_padded"],
+    "features": ["ours", "baseline", "hf_full"],
+    "predict": ["ours", "baseline", "hf_full"],
+    "sizes": ["ours", "adapterhub", "peft_lora", "hf_full", "ours_full"],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One process to run.
+
+    Attributes:
+      suite, case, side, round: identify it; rounds count from 0.
+      job: the job, including the side's own part.
+    """
+
+    suite: str
+    case: str
+    side: str
+    round: int
+    job: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Return the name under which the result is stored."""
+        return f"{self.suite}/{self.case}/{self.side}/{self.round}"
+
+
+def plan(args: argparse.Namespace, hf_dir: str, base_dir: str) -> List[Measurement]:
+    """Return all measurements in the order in which they run.
+
+    Each round starts with another side, so that a machine that slows down does not favour one of them.
+    """
+    measurements = []
+    for suite in args.suites:
+        sides = [name for name in SUITES[suite] if name in args.sides]
+        for case, job in cases(suite, args, hf_dir, base_dir):
+            for turn in range(1 if suite == "sizes" else args.rounds):
+                start = turn % max(len(sides), 1)
+                for side in sides[start:] + sides[:start]:
+                    full_job = {**job, **SIDES[side].extra, "kind": suite, "seed": turn + 1}
+                    measurements.append(Measurement(suite, case, side, turn, full_job))
+    return measurements
+
+
+def cases(suite: str, args: argparse.Namespace, hf_dir: str, base_dir: str) -> Iterator[tuple]:
+    """Yield (name, job) of each case of a suite. Skip, with a message, what lacks data."""
+    size = {"batch": args.batch, "length": args.length, "adapter_size": args.adapter_size}
+    if suite in ("step", "sizes"):
+        name = f"{args.shape} {args.batch}x{args.length} size {args.adapter_size}"
+        yield name, {**size, "config": SHAPES[args.shape], "warmup": args.warmup, "steps": args.steps}
+        return
+    names = {"epoch": args.tasks, "features": args.feature_tasks, "predict": ["SST-2"]}[suite]
+    for task in names:
+        source = os.path.join(os.path.abspath(args.data_dir or "."), task)
+        if not args.data_dir or not hf_dir or not os.path.isdir(source):
+            print(f"SKIPPED {suite} of {task}: it needs --data_dir with a folder {task}, and a base.", flush=True)
+            continue
+        job = {**size, "task": task, "data_dir": source, "hf_dir": hf_dir, "base_dir": base_dir}
+        if suite == "predict":
+            yield "one sentence", {**job, "sentences": 64, "predict_batch": 1}
+            yield "512 sentences in batches of 32", {**job, "sentences": 512, "predict_batch": 32}
+            continue
+        fraction = args.fraction if suite == "epoch" else 1.0
+        folder = os.path.join(args.output_dir, "data", f"{task}-{fraction:g}-{args.batch}")
+        if not os.path.exists(folder):
+            write_part(tasks.get(task), source, args.batch, fraction, folder)
+        part = "" if fraction >= 1 else f", {fraction:g} of it"
+        yield f"{task}{part}", {**job, "data_dir": folder, "examples_file": os.path.join(folder, "examples.json")}
+
+
+def write_part(task: tasks.Task, data_dir: str, batch: int, fraction: float, folder: str) -> None:
+    """Write a part of a training split for all sides: `train.tsv` in the task's layout, and `examples.json`.
+
+    The part is a random sample of whole batches, the same for every side. (The first steps of an epoch would not do:
+    sides that sort by length start with long texts.)
+    """
+    examples = list(tasks.read_examples(task, data_dir, "train"))
+    if fraction < 1:
+        count = max(1, int(len(examples) * fraction / batch)) * batch
+        if count > len(examples):
+            raise errors.UserError(f"{data_dir} has {len(examples)} examples, fewer than a batch of {batch}.")
+        examples = [examples[index] for index in sorted(random.Random(1).sample(range(len(examples)), count))]
+    lines = list(read_lines(os.path.join(data_dir, task.train.file)))
+    rows = [lines[int(example.guid.rpartition("-")[2])] for example in examples]
+    content = [
+        {"text_a": example.text_a, "text_b": example.text_b, "label": task.labels.index(example.label)}
+        for example in examples
+    ]
+    partial = folder + ".partial"
+    os.makedirs(partial, exist_ok=True)
+    with open(os.path.join(partial, task.train.file), "w", encoding="utf-8", newline="") as file:
+        file.write("\n".join((lines[:1] if task.train.header else []) + rows) + "\n")
+    with open(os.path.join(partial, "examples.json"), "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    os.rename(partial, folder)
