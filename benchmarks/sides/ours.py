@@ -158,9 +158,9 @@ def sizes(job: common.Job) -> common.Result:
     config = modeling.BertConfig(**job["config"])
     if job["tuning"] == "full":
         return {"bytes": 3 * 4 * parameters.count(parameters.model_shapes(config, ClassificationHead(2), None))}
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = special + [f"##{index}" for index in range(config.vocab_size - len(special))]
-    pack = random_pack(config, job["adapter_size"], packs.describe_tokenizer("wordpiece", True, vocabulary))
+    vocabulary = fingerprints.of_text("any")
+    tokenizer = {"type": "wordpiece", "do_lower_case": True, "entries": config.vocab_size, "vocabulary": vocabulary}
+    pack = random_pack(config, job["adapter_size"], tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         packs.write(os.path.join(folder, packs.FILE_NAME), pack)
         return {"bytes": common.folder_bytes(folder)}
