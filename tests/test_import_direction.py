@@ -38,7 +38,6 @@ KNOWN = {
     "adapter_bert/evaluation/results.py imports adapter_bert.training.run.Run",
     "adapter_bert/evaluation/results.py imports adapter_bert.weights.fingerprints",
     "adapter_bert/model/adapter_config.py imports adapter_layers.feedforward_adapter",
-    "adapter_bert/model/heads.py imports adapter_bert.pipeline.batches.ROW",
     "scripts/run_stream.py imports run_classifier",
 }
 # No other module may import one of these.

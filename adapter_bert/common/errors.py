@@ -1,7 +1,7 @@
-"""What goes wrong because of what a user gave us, said in one sentence.
+"""Errors that a user can fix.
 
-Every room raises `UserError` for such cases; the entry points print it without a stack trace and leave with
-a non-zero exit code. Programming errors stay ordinary exceptions, stack trace and all.
+All packages raise `UserError` for wrong input; entry points print it in one line, without a traceback, and exit with a
+non-zero code. Programming errors stay ordinary exceptions.
 """
 
 from __future__ import annotations
@@ -12,29 +12,20 @@ import os
 import sys
 from typing import Callable, Iterable
 
-# The exit code of a program that was stopped by Ctrl-C.
+# Exit code of a program that was stopped by Ctrl-C.
 INTERRUPTED = 130
 
 
 class UserError(ValueError):
-    """A mistake in the input. Its text says what was found, where, what was expected and what to do."""
+    """Wrong input. The text says what was found, where, what was expected and what to do."""
 
 
 class StoppedError(Exception):
-    """The user has stopped the work. Its text says what was kept and how to go on."""
+    """The user stopped the work. The text says what was saved and how to continue."""
 
 
 def unknown(kind: str, name: object, available: Iterable[str]) -> UserError:
-    """The error for a name that does not exist: lists what does, and suggests the nearest.
-
-    Args:
-      kind: what was asked for, e.g. `task`.
-      name: the name that was given.
-      available: the names that exist.
-
-    Returns:
-      The error, to be raised by the caller.
-    """
+    """Return the error for an unknown name of a kind, e.g. `task`: it lists the available names and suggests one."""
     names = list(available)
     by_folded_name = {option.lower(): option for option in names}
     near = difflib.get_close_matches(str(name).lower(), list(by_folded_name), n=1, cutoff=0.5)
@@ -49,12 +40,12 @@ def check_int(name: str, value: object, minimum: int = 1) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of another library's exception, without its full stop: to be quoted in a sentence."""
+    """Return the first line of another library's exception, without its full stop, to quote in a sentence."""
     return str(getattr(error, "message", None) or error).strip().split("\n")[0].rstrip(".")
 
 
 def exits_on_user_error(main: Callable[..., None]) -> Callable[..., None]:
-    """Wraps an entry point's `main`: a `UserError` becomes one line on stderr and exit code 1, a stop 130."""
+    """Decorate `main`: a `UserError` becomes one line on stderr and exit code 1; an interrupt exit code 130."""
 
     @functools.wraps(main)
     def wrapped(*args: object) -> None:
@@ -65,7 +56,7 @@ def exits_on_user_error(main: Callable[..., None]) -> Callable[..., None]:
         except StoppedError as stop:
             print(f"{os.path.basename(sys.argv[0])}: {stop}", file=sys.stderr)
             sys.exit(INTERRUPTED)
-        except BrokenPipeError:  # of `| head`, which has read enough
+        except BrokenPipeError:  # e.g. of `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except KeyboardInterrupt:

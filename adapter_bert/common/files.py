@@ -44,6 +44,17 @@ def temporary_name(path: str) -> str:
 
 
 @contextlib.contextmanager
+def temporary_file(path: str) -> Iterator[str]:
+    """Yield a temporary path beside `path`; at the end remove the file, unless it was renamed."""
+    temporary = temporary_name(path)
+    try:
+        yield temporary
+    finally:
+        if tf.gfile.Exists(temporary):
+            tf.gfile.Remove(temporary)
+
+
+@contextlib.contextmanager
 def atomic_write(path: str, replace: bool = True) -> Iterator[str]:
     """Yield a temporary path to write to; rename the file to `path` when the block succeeds, else remove it.
 
@@ -54,17 +65,13 @@ def atomic_write(path: str, replace: bool = True) -> Iterator[str]:
     Raises:
       FileExistsError: `replace` is False and the path exists. Of several processes that try, one succeeds.
     """
-    temporary = temporary_name(path)
-    try:
+    with temporary_file(path) as temporary:
         yield temporary
         _sync(temporary)
         if replace:
             tf.gfile.Rename(temporary, path, overwrite=True)
         else:
             rename_noreplace(temporary, path)
-    finally:
-        if tf.gfile.Exists(temporary):
-            tf.gfile.Remove(temporary)
 
 
 def _sync(path: str) -> None:

@@ -1,10 +1,10 @@
-"""TensorFlow for modules that are imported before it: it is loaded when one of its names is first used.
+"""TensorFlow, imported when one of its names is first used.
 
-Its import takes seconds, and a misspelt flag should be told at once. So what checks a command line says
+The import takes seconds, and a misspelled flag should be reported at once. Modules that check a command line write
 
-    from lazy_tensorflow import tf
+    from adapter_bert.common.lazy_tensorflow import tf
 
-and everything else `import tensorflow.compat.v1 as tf`; both are the same module from the first use on.
+and all others `import tensorflow.compat.v1 as tf`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from typing import Any
 
 
 class _LazyTensorFlow:
-    """`tensorflow.compat.v1` by its attributes."""
-
     def __getattr__(self, name: str) -> Any:
         value = getattr(importlib.import_module("tensorflow.compat.v1"), name)
-        setattr(self, name, value)  # found without this method from now on
+        setattr(self, name, value)  # the next access does not call this method
         return value
 
 

@@ -1,4 +1,4 @@
-"""What a process asks of the machine it runs on."""
+"""Settings of the process: memory allocation and TensorFlow's environment variables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 
 @functools.lru_cache(maxsize=None)
 def keep_freed_memory() -> bool:
-    """Lets the process keep what it frees, for its next tensors; returns whether that was possible.
+    """Keep freed memory for the next tensors; return whether that is possible (Linux with glibc).
 
-    The C library gives large blocks back to the system at once, and each new one comes as pages that the system first
-    fills with zeros: for a network whose every operation makes a tensor, more work than many of the operations. One
-    arena, so that a block freed by one thread serves another. Linux with glibc only; elsewhere nothing is changed.
+    By default glibc returns large blocks to the system, which fills the pages of each new one with zeros. That takes
+    longer than many operations of a network. With one arena, a block freed by one thread is reused by another.
     """
     if not sys.platform.startswith("linux"):
         return False

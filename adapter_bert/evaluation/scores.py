@@ -12,8 +12,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common import errors, files
 from adapter_bert.common.progress import with_progress
 from adapter_bert.evaluation import metrics as scoring
-from adapter_bert.model.heads import LabelHead
-from adapter_bert.pipeline.batches import ROW
+from adapter_bert.model.heads import ROW, LabelHead
 
 HISTORY_FILE = "training.json"
 # For TensorBoard: scores as a run of their own.

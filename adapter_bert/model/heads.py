@@ -11,10 +11,11 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import errors
-from adapter_bert.pipeline.batches import ROW
 
 # The dropout in front of the head; fixed in the original scripts.
 HEAD_DROPOUT = 0.1
+# Name of the feature, and prediction, that gives the position of an example in its files.
+ROW = "row_numbers"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Batches of real tokens: sequences of like length together, padded to the least width that holds them.
+"""Batches with little padding: sequences of similar length share a batch, padded to the smallest width that fits.
 
-All of it is tf.data: no Python runs between two batches.
+Everything is tf.data: no Python runs between batches.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import Any, List, Mapping, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.devices import compat
+from adapter_bert.model.heads import ROW
 from adapter_bert.pipeline import records
 from adapter_bert.pipeline.records import CLASS_LABEL, Features, InputFn, graph_function
-from adapter_bert.pipeline.writing import Files
+from adapter_bert.pipeline.tfrecords import Files
 
-# Up to each length, widths are multiples of a step: few shapes, and little padding at any length.
+# (length, step): up to this length, widths are multiples of the step. Few shapes, and little padding at any length.
 WIDTH_STEPS = ((16, 1), (32, 2), (64, 4))
 LAST_STEP = 8
-# Consecutive batches of a training that exchange their examples. More of them leave less padding, in more memory.
+# Consecutive training batches that exchange examples. More batches mean less padding and more memory.
 POOL = 64
-# Records that are sorted at a time in scoring: predictions wait for at most so many others.
+# Records sorted at a time in scoring: a prediction waits for at most this many others.
 CHUNK = 16384
-# The feature, and the prediction, that says which record of its file a row is.
-ROW = "row_numbers"
 
 
 def bucket_widths(seq_length: int) -> List[int]:
-    """What batches may be padded to: see `WIDTH_STEPS`; the greatest length is the last."""
-    widths, begin = [], 0
+    """Return the widths that batches may have, see `WIDTH_STEPS`; `seq_length` is the last."""
+    widths: List[int] = []
+    begin = 0
     for end, step in (*WIDTH_STEPS, (seq_length, LAST_STEP)):
         widths.extend(range(begin + step, min(end, seq_length - 1) + 1, step))
         begin = max(begin, end)
@@ -36,25 +36,19 @@ def bucket_widths(seq_length: int) -> List[int]:
 
 
 def pool_ends(epoch_size: int, batch_size: int, total_batches: int) -> List[int]:
-    """Cuts a training into pools, within which examples may change their batch.
+    """Divide a training into pools; examples change batches within a pool only.
 
-    A pool holds whole batches of one epoch, at most `POOL` of them. A batch in which one epoch ends and another begins
-    is a pool of its own. So after as many batches as an epoch fills, no example was shown twice, and what was not shown
-    yet is less than a batch.
-
-    Args:
-      epoch_size: examples in an epoch.
-      batch_size: examples in a batch.
-      total_batches: batches of the training.
+    A pool has at most `POOL` batches, all of one epoch. A batch that spans two epochs is a pool of its own. So within
+    the batches of an epoch no example occurs twice, and fewer examples than a batch are missing.
 
     Returns:
-      For each pool, the number of batches up to its end; the last one is `total_batches`.
+      The number of batches up to the end of each pool; the last one is `total_batches`.
     """
     ends: List[int] = []
     begin = 0
     while begin < total_batches:
         epoch = begin * batch_size // epoch_size
-        whole = (epoch + 1) * epoch_size // batch_size  # the end of the last batch that lies in this epoch
+        whole = (epoch + 1) * epoch_size // batch_size  # end of the last batch that lies in this epoch
         end = min(begin + POOL, whole) if begin < whole else begin + 1
         begin = min(end, total_batches)
         ends.append(begin)
@@ -62,29 +56,29 @@ def pool_ends(epoch_size: int, batch_size: int, total_batches: int) -> List[int]
 
 
 def _longest_first(serialized: tf.Tensor) -> tf.Tensor:
-    """int32 [n]: the order of records by their length; as they come where it is the same."""
+    """int32 [n]: the order of records by descending length; stable."""
     return tf.argsort(records.read_lengths(serialized), direction="DESCENDING", stable=True)
 
 
-def _exchanged(batches: tf.Tensor, seed: List[Any]) -> tf.Tensor:
-    """The batches of a pool, string [batches, B], with their examples exchanged, in random order.
+def _exchange_examples(batches: tf.Tensor, seed: List[Any]) -> tf.Tensor:
+    """Regroup the examples of a pool, string [batches, B], into batches of similar length in random order.
 
-    By length, and then some places on at random, less than a batch: by length alone, few examples of many lengths would
-    come together in the same way in every epoch.
+    Examples are sorted by length, and each then moves by less than a batch at random: sorted by length alone, examples
+    of rare lengths would meet in the same batches in every epoch.
     """
     examples, (count, size) = tf.reshape(batches, [-1]), tf.unstack(tf.shape(batches))
     by_length = tf.gather(examples, _longest_first(examples))
     places = tf.cast(tf.range(count * size), tf.float32)
     moved = tf.argsort(places + tf.cast(size, tf.float32) * tf.random.stateless_uniform([count * size], seed))
-    alike = tf.reshape(tf.gather(by_length, moved), [count, size])
+    similar = tf.reshape(tf.gather(by_length, moved), [count, size])
     order = tf.argsort(tf.random.stateless_uniform([count], [seed[0], -1 - seed[1]]))
-    exchanged = tf.gather(alike, order)
+    exchanged = tf.gather(similar, order)
     exchanged.set_shape(batches.shape)
     return exchanged
 
 
 def _pooled(numbered: tf.data.Dataset, ends: Sequence[int], seed: int) -> tf.data.Dataset:
-    """Exchanges examples within the pools of numbered batches of records."""
+    """Exchange examples within the pools of numbered batches of records."""
 
     @graph_function
     def pool_of(number: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
@@ -100,7 +94,7 @@ def _pooled(numbered: tf.data.Dataset, ends: Sequence[int], seed: int) -> tf.dat
     @graph_function
     def exchange(pool: tf.Tensor, window: tf.data.Dataset) -> tf.data.Dataset:
         whole = window.map(lambda number, batch: batch).batch(POOL)
-        return whole.map(lambda batches: _exchanged(batches, [seed, pool])).unbatch()
+        return whole.map(lambda batches: _exchange_examples(batches, [seed, pool])).unbatch()
 
     return compat.group_by_window(numbered, pool_of, exchange, size_of)
 
@@ -114,18 +108,18 @@ def training_input_fn(
     skip_steps: int = 0,
     label_types: Mapping[str, tf.DType] = CLASS_LABEL,
 ) -> InputFn:
-    """Makes an estimator's `input_fn` for a training.
+    """Return an estimator's `input_fn` for a training.
 
     The order is that of `records.shuffled`, with examples exchanged within pools, see `pool_ends`. It ends with the
     training.
 
     Args:
-      input_file: TFRecords, of both formats that `records.record_spec` knows.
-      seq_length: the greatest length of a sequence.
-      epoch_size: how many records there are.
-      total_steps: of the training.
-      seed: of the order; drawn if not given.
-      skip_steps: how many batches to leave out at the start, because they were seen.
+      input_file: TFRecord files of either format, see `records.record_spec`.
+      seq_length: maximum length of a sequence.
+      epoch_size: number of records.
+      total_steps: number of batches of the training.
+      seed: seed of the order; random if None.
+      skip_steps: number of batches to skip at the start: those already seen.
       label_types: see `records.feature_spec`.
     """
     widths = bucket_widths(seq_length)
@@ -134,7 +128,7 @@ def training_input_fn(
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]
         ends = pool_ends(epoch_size, batch_size, total_steps)
-        # Pools that were seen whole need not be made again.
+        # Pools that were seen completely need not be made again.
         begin = max([0, *(end for end in ends if end <= skip_steps)])
         stream = records.shuffled(tf.data.TFRecordDataset(input_file), seed).skip(begin * batch_size)
         batches = stream.batch(batch_size, drop_remainder=True).take(total_steps - begin).enumerate(begin)
@@ -145,9 +139,9 @@ def training_input_fn(
 
 
 def scoring_input_fn(input_file: Files, seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LABEL) -> InputFn:
-    """Makes an estimator's `input_fn` for one pass over a file, the longest sequences of each chunk first.
+    """Return an estimator's `input_fn` for one pass over the files, with the longest sequences of each chunk first.
 
-    The feature `ROW` says where in the file an example stands: see `evaluation.scores.in_file_order`.
+    The feature `ROW` is the position of the example in the files, see `evaluation.scores.in_file_order`.
     """
     widths = bucket_widths(seq_length)
 
@@ -162,10 +156,10 @@ def scoring_input_fn(input_file: Files, seq_length: int, label_types: Mapping[st
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]
-        # Whole batches, so that none holds the shortest of one chunk and the longest of the next.
+        # Whole batches, so that none has the shortest sequences of one chunk and the longest of the next.
         chunk = max(CHUNK // batch_size, 1) * batch_size
         chunks = tf.data.TFRecordDataset(input_file).enumerate().batch(chunk).map(sort)
-        cut = graph_function(lambda *rows: tf.data.Dataset.from_tensor_slices(rows).batch(batch_size))
-        return records.prefetched(chunks.flat_map(cut).map(parse))
+        split = graph_function(lambda *rows: tf.data.Dataset.from_tensor_slices(rows).batch(batch_size))
+        return records.prefetched(chunks.flat_map(split).map(parse))
 
     return input_fn

@@ -1,147 +1,168 @@
-"""Features are made once: files for each content, shared by every run that needs the same.
+"""The feature store: TFRecord files of features, built once and shared by all runs that need the same features.
 
-The names of the files hold a hash of all that their records depend on, the code that makes them included. They are
-written under names of their own and renamed when complete, so that two processes may make the same at the same time.
+A file name contains a hash of everything that determines the records, including the code that makes them, and the
+number of records. Files get their names when they are complete, so processes may build the same ones concurrently.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
 import hashlib
 import itertools
 import os
 import re
 from types import ModuleType
-from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Collection, Dict, Iterable, Iterator, List, Match, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
 import tokenization
+from adapter_bert.common import errors, files
 from adapter_bert.common.progress import with_progress
-from adapter_bert.pipeline import features, spans, writing
-from adapter_bert.pipeline.features import PaddingInputExample
-from adapter_bert.pipeline.writing import Files
-from adapter_bert.tasks import squad
+from adapter_bert.common.text import first_names
+from adapter_bert.pipeline import features, spans, tfrecords, windows
+from adapter_bert.pipeline.tfrecords import Files
 from adapter_bert.tasks.splits import fingerprint
+from adapter_bert.tasks.squad import dataset as squad
 from adapter_bert.tasks.task import InputExample
 
-# The end of a file's name, see `writing.write_shards`: which of how many it is, checksum, number of records.
-_ENDING = re.compile(r"-(?P<index>\d{5})-of-(?P<total>\d{5})-(?P<checksum>[0-9a-f]{8})-(?P<records>\d+)\.tf_record$")
+# The end of a file name, see `tfrecords.write_shards`.
+_ENDING = re.compile(r"-(?P<index>\d{5})-of-(?P<total>\d{5})-(?P<records>\d+)-(?P<bytes>\d+)\.tf_record$")
 
 
-def _code_fingerprint(modules: Sequence[ModuleType]) -> str:
-    """A hash of the code that makes records: another version of it makes files of its own."""
+class FeatureStore:
+    """Builds features with one tokenizer, or finds those that an earlier run built."""
+
+    def __init__(self, folders: Sequence[str], tokenizer: Any, tokenizer_key: str) -> None:
+        """Create a store.
+
+        Args:
+          folders: candidates; the first in which a file can be written is used.
+          tokenizer: converts text to ids.
+          tokenizer_key: identifies the tokenizer; equal for tokenizers that produce equal ids.
+        """
+        self._folder = files.writable_folder(*folders)
+        self._tokenizer = tokenizer
+        self._tokenizer_key = tokenizer_key
+
+    def example_files(
+        self,
+        name: str,
+        examples: Collection[InputExample],
+        labels: Sequence[str],
+        max_seq_length: int,
+        pad_to: int = 1,
+    ) -> List[str]:
+        """Return the TFRecord files with the features of these examples, in order.
+
+        Args:
+          name: name of the split; the file names start with it.
+          examples: iterated once to build features, and never held in memory all at once.
+          labels: see `features.Encoder`.
+          max_seq_length: maximum number of tokens of a sequence.
+          pad_to: batch size; padding examples complete the last batch.
+        """
+        padding = -len(examples) % pad_to
+
+        def records() -> Iterator[bytes]:
+            shown = with_progress(examples, len(examples), "features", "examples")
+            padded: Iterator[features.Example] = itertools.chain(
+                shown, itertools.repeat(features.PaddingInputExample(), padding)
+            )
+            return features.iterate_records(padded, features.Encoder(labels, max_seq_length, self._tokenizer))
+
+        parts = (fingerprint(examples), padding, tuple(labels), max_seq_length, self._tokenizer_key)
+        stem = self._stem(name, parts, (tokenization, features, tfrecords))
+        return _find(stem) or _build(records(), stem)
+
+    def span_files(self, name: str, dataset: squad.Dataset, config: windows.WindowConfig, pad_to: int = 1) -> List[str]:
+        """Return the TFRecord files with the features of all windows of a SQuAD file, see `example_files`."""
+
+        def records() -> Iterator[bytes]:
+            shown = with_progress(dataset.paragraphs, len(dataset.paragraphs), "features", "paragraphs")
+            return spans.iterate_records(shown, self._tokenizer, config, pad_to)
+
+        parts = (squad.fingerprint(dataset), dataclasses.astuple(config), self._tokenizer_key, pad_to)
+        stem = self._stem(name, parts, (tokenization, squad, spans, windows, tfrecords))
+        return _find(stem) or _build(records(), stem)
+
+    def _stem(self, name: str, parts: Sequence[Any], modules: Iterable[ModuleType]) -> str:
+        """Return how the paths of these features start."""
+        key = repr((*parts, _code_fingerprint(modules))).encode("utf-8", "surrogatepass")
+        return os.path.join(self._folder, f"{name}-{hashlib.sha256(key).hexdigest()[:20]}")
+
+
+def num_records(paths: Files) -> int:
+    """Return the number of records, which file names contain."""
+    return sum(int(_parse_name(path)["records"]) for path in ([paths] if isinstance(paths, str) else paths))
+
+
+@contextlib.contextmanager
+def damage_errors(paths: Files) -> Iterator[None]:
+    """Raise a `UserError` that names the damaged file if TensorFlow finds one while the block reads these files."""
+    try:
+        yield
+    except tf.errors.DataLossError as error:
+        for path in [paths] if isinstance(paths, str) else paths:
+            try:
+                collections.deque(tf.python_io.tf_record_iterator(path), maxlen=0)
+            except tf.errors.DataLossError:
+                raise errors.UserError(
+                    f"The feature file {path} is damaged ({errors.reason(error)}). Delete it and run again: it will be "
+                    "rebuilt."
+                ) from None
+        raise
+
+
+def _code_fingerprint(modules: Iterable[ModuleType]) -> str:
+    """Return a hash of the code that builds records, so that another version builds its own files."""
     digest = hashlib.sha256()
     for module in modules:
-        with open(module.__file__, "rb") as file:
+        with open(str(module.__file__), "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()
 
 
-def feature_files(
-    folder: str,
-    name: str,
-    examples: Collection[InputExample],
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: tokenization.FullTokenizer,
-    tokenizer_key: str,
-    pad_to: int = 1,
-) -> List[str]:
-    """The TFRecord files with the features of these examples, in their order; made if they are not there.
-
-    Args:
-      folder: of the cache.
-      name: of the split; the names of the files start with it.
-      examples: in their order; gone through once to make features, and never held all at once.
-      label_list: see `features.convert_single_example`.
-      max_seq_length: greatest number of tokens of a sequence.
-      tokenizer: text to ids.
-      tokenizer_key: tells tokenizers apart: one text for each that makes other ids.
-      pad_to: batch size that fillers complete.
-    """
-    fillers = -len(examples) % pad_to
-
-    def make() -> Iterator[bytes]:
-        shown = with_progress(examples, len(examples), "features", "examples")
-        padded = itertools.chain(shown, itertools.repeat(PaddingInputExample(), fillers))
-        return features.iterate_records(padded, label_list, max_seq_length, tokenizer)
-
-    parts = (fingerprint(examples), fillers, tuple(label_list), max_seq_length, tokenizer_key)
-    return record_files(folder, name, parts, (tokenization, features, writing), make)
-
-
-def span_files(
-    folder: str,
-    name: str,
-    dataset: squad.Dataset,
-    lengths: spans.WindowConfig,
-    tokenizer: Any,
-    tokenizer_key: str,
-    pad_to: int = 1,
-) -> List[str]:
-    """The same for the windows of a SQuAD file.
-
-    Args:
-      folder, name, tokenizer, tokenizer_key: see `feature_files`.
-      dataset: paragraphs and questions.
-      lengths: how to cut them.
-      pad_to: batch size that fillers complete.
-    """
-
-    def make() -> Iterator[bytes]:
-        shown = with_progress(dataset.paragraphs, len(dataset.paragraphs), "features", "paragraphs")
-        return spans.iterate_records(shown, tokenizer, lengths, pad_to)
-
-    parts = (squad.fingerprint(dataset), dataclasses.astuple(lengths), tokenizer_key, pad_to)
-    return record_files(folder, name, parts, (tokenization, squad, spans, writing), make)
-
-
-def record_files(
-    folder: str, name: str, parts: Sequence[Any], modules: Sequence[ModuleType], make: Callable[[], Iterator[bytes]]
-) -> List[str]:
-    """The TFRecord files of a content, in the order of their records; made if they are not there.
-
-    Args:
-      folder: of the cache.
-      name: what the names of the files start with.
-      parts: all that the records depend on, besides the code.
-      modules: the code that makes them.
-      make: makes the records.
-    """
-    key = repr((*parts, _code_fingerprint(modules))).encode("utf-8", "surrogatepass")
-    stem = os.path.join(folder, f"{name}-{hashlib.sha256(key).hexdigest()[:20]}")
-    files = _find(stem)
-    if files:
-        tf.logging.info("Features of %s (%d sequences): %s", name, num_records(files), _shown(files))
-        return files
-    tf.logging.info("Making features of %s: %s-*.tf_record", name, stem)
-    return writing.write_shards(make(), stem)
+def _parse_name(path: str) -> Match[str]:
+    ending = _ENDING.search(path)
+    assert ending, f"{path} is not a file of the feature store"
+    return ending
 
 
 def _find(stem: str) -> Optional[List[str]]:
-    """The files whose paths start so, if they are there from the first to the last, and whole."""
+    """Return the files whose paths start with `stem` if all of them exist and have the right size."""
     folder, beginning = os.path.split(stem)
-    found: Dict[int, Dict[int, str]] = {}  # number of the files of a set -> index -> path
-    for name in tf.gfile.ListDirectory(folder) if tf.gfile.Exists(folder) else ():
+    found: Dict[int, Dict[int, str]] = {}  # number of files in a set -> index -> path
+    for name in tf.gfile.ListDirectory(folder):
         ending = _ENDING.search(name)
         if ending and name[: ending.start()] == beginning:
-            found.setdefault(int(ending["total"]), {})[int(ending["index"])] = os.path.join(folder, name)
+            path = os.path.join(folder, name)
+            if files.size(path) == int(ending["bytes"]):
+                found.setdefault(int(ending["total"]), {})[int(ending["index"])] = path
+            else:
+                tf.logging.warning("The feature file %s is incomplete; rebuilding it.", path)
     for total, by_index in found.items():
-        if len(by_index) < total:
-            continue
-        files = [by_index[index] for index in sorted(by_index)]
-        damaged = [path for path in files if writing.checksum(path) != _ENDING.search(path)["checksum"]]
-        if not damaged:
-            return files
-        tf.logging.warning("The features %s are damaged; they are made again.", damaged[0])
+        if len(by_index) == total:
+            paths = [by_index[index] for index in sorted(by_index)]
+            tf.logging.info("Features (%d sequences): %s", num_records(paths), first_names(paths, 1))
+            return paths
     return None
 
 
-def _shown(files: Sequence[str]) -> str:
-    return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+def _build(records: Iterator[bytes], stem: str) -> List[str]:
+    tf.logging.info("Building features: %s-*.tf_record", stem)
+    return tfrecords.write_shards(records, stem)
 
 
-def num_records(files: Files) -> int:
-    """How many records files of this cache say that they hold."""
-    return sum(int(_ENDING.search(path)["records"]) for path in ([files] if isinstance(files, str) else files))
+def feature_files(folder, name, examples, label_list, max_seq_length, tokenizer, tokenizer_key, pad_to=1):
+    """Temporary: until the callers use FeatureStore."""
+    return FeatureStore([folder], tokenizer, tokenizer_key).example_files(
+        name, examples, label_list, max_seq_length, pad_to
+    )
+
+
+def span_files(folder, name, dataset, lengths, tokenizer, tokenizer_key, pad_to=1):
+    """Temporary: until the callers use FeatureStore."""
+    return FeatureStore([folder], tokenizer, tokenizer_key).span_files(name, dataset, lengths, pad_to)

@@ -1,4 +1,4 @@
-"""Examples -> features: texts become ids."""
+"""Examples -> features: texts become token ids."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import tensorflow.compat.v1 as tf
 
 import tokenization
-from adapter_bert.common import parallel
-from adapter_bert.pipeline import writing
+from adapter_bert.common import errors, parallel
+from adapter_bert.pipeline import tfrecords
 from adapter_bert.tasks.task import InputExample
 
 LOGGED_EXAMPLES = 1
 
-# Examples that a process takes at a time: some 10 ms of work, and little memory.
+# Work for one process at a time: some 10 ms, and little memory.
 EXAMPLES_PER_CHUNK = 500
-# Fewer are made sooner than processes have started.
+# With fewer examples, starting processes takes longer than it saves.
 EXAMPLES_FOR_PROCESSES = 10000
 
 
 class PaddingInputExample:
-    """A filler that completes the last batch where batches must have one size (TPUs). Never scored."""
+    """A padding example. It completes the last batch where all batches must have one size (TPUs); never scored."""
 
 
 Example = Union[InputExample, PaddingInputExample]
 
 
 class InputFeatures:
-    """One example as the network takes it, padded to one length for all."""
+    """Features of one example, padded to a fixed length."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class InputFeatures:
         label_id: Union[int, float],
         is_real_example: bool = True,
     ) -> None:
-        """Takes the ids, all of one length, and the class index (a float: the number to predict)."""
+        """Create features from ids of one length and a class index, or a float in regression."""
         self.input_ids = input_ids
         self.input_mask = input_mask
         self.segment_ids = segment_ids
@@ -47,7 +47,7 @@ class InputFeatures:
         self.is_real_example = is_real_example
 
     def as_lists(self) -> collections.OrderedDict[str, list]:
-        """The values under the names that the network's graph uses."""
+        """Return the values under their names in the graph."""
         return collections.OrderedDict(
             input_ids=list(self.input_ids),
             input_mask=list(self.input_mask),
@@ -58,7 +58,7 @@ class InputFeatures:
 
 
 class SequenceFeatures(NamedTuple):
-    """One example as records hold it: as long as its sequence."""
+    """Features of one example without padding."""
 
     input_ids: List[int]
     segment_ids: List[int]
@@ -66,7 +66,7 @@ class SequenceFeatures(NamedTuple):
     is_real_example: bool = True
 
     def as_lists(self) -> Dict[str, list]:
-        """The values under the names that TFRecords use."""
+        """Return the values under their names in records."""
         return {
             "input_ids": self.input_ids,
             "segment_ids": self.segment_ids,
@@ -76,48 +76,46 @@ class SequenceFeatures(NamedTuple):
 
 
 def truncate_seq_pair(tokens_a: List[Any], tokens_b: List[Any], max_length: int) -> None:
-    """Shortens a pair in place to a total length: as if the longer one lost its last token, again and again."""
-    # The second one gives way first, so it keeps the smaller half, or what the first one leaves.
+    """Truncate a pair in place to a total length, as if the longer list lost its last token again and again."""
+    # Of two equal lists, the second loses a token first: it keeps the smaller half, or what the first one leaves.
     kept = min(len(tokens_b), max(max_length - len(tokens_a), max_length // 2))
     del tokens_b[kept:]
     del tokens_a[max_length - kept :]
 
 
 class Encoder:
-    """Examples -> features, for one task and one tokenizer."""
+    """Encodes the examples of one task with one tokenizer."""
 
     def __init__(self, label_list: Sequence[str], max_seq_length: int, tokenizer: Any) -> None:
-        """Takes what all examples share.
+        """Create an encoder.
 
         Args:
-          label_list: label words in the order of the classes; empty where the label is a number.
-          max_seq_length: greatest number of tokens of a sequence.
-          tokenizer: text to ids; one without `token_ids` is asked for tokens and their ids.
+          label_list: labels in the order of the classes; empty for regression.
+          max_seq_length: maximum number of tokens of a sequence.
+          tokenizer: has `token_ids`, or else `tokenize` and `convert_tokens_to_ids`.
 
         Raises:
-          ValueError: a pair has no room for its three special tokens.
+          errors.UserError: a pair has no room for its three special tokens.
         """
         if max_seq_length < 3:
-            raise ValueError(f"max_seq_length must be 3 at least, for [CLS] [SEP] [SEP]; received {max_seq_length}.")
+            raise errors.UserError(f"max_seq_length must be at least 3, for [CLS] [SEP] [SEP], found {max_seq_length}.")
         self.max_seq_length = max_seq_length
         self.tokenizer = tokenizer
-        # Of a label that is there twice, the first counts.
+        # The first of equal labels counts.
         self._label_ids = {label: index for index, label in reversed(list(enumerate(label_list)))}
         self._token_ids = getattr(tokenizer, "token_ids", self._token_ids_by_tokens)
         self._cls, self._sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
 
     def encode(self, example: Example) -> SequenceFeatures:
-        """Makes features of `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
-
-        A filler is one token: there are no sequences of none.
+        """Return the features of `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`; of a padding example, one token.
 
         Raises:
-          ValueError: the label is not in the list.
+          errors.UserError: the label is unknown.
         """
         if isinstance(example, PaddingInputExample):
             return SequenceFeatures([0], [0], 0 if self._label_ids else 0.0, is_real_example=False)
         ids = self._token_ids(example.text_a)
-        # A second text without a token counts as none, as in the original.
+        # A second text without tokens counts as absent, as in the original.
         second = self._token_ids(example.text_b) if example.text_b else []
         if second:
             truncate_seq_pair(ids, second, self.max_seq_length - 3)
@@ -129,10 +127,27 @@ class Encoder:
         segment_ids = [0] * len(ids) + [1] * len(second)
         return SequenceFeatures(ids + second, segment_ids, self._label_id(example))
 
-    def log(self, example: Example) -> None:
-        """Shows what becomes of an example."""
-        if isinstance(example, PaddingInputExample):
-            return
+    def encode_padded(self, example: Example) -> InputFeatures:
+        """Return the features padded with zeros to `max_seq_length`; the mask of a padding example is all zeros."""
+        features = self.encode(example)
+        tokens = len(features.input_ids) if features.is_real_example else 0
+        padding = [0] * (self.max_seq_length - len(features.input_ids))
+        return InputFeatures(
+            features.input_ids + padding,
+            [1] * tokens + [0] * (self.max_seq_length - tokens),
+            features.segment_ids + padding,
+            features.label_id,
+            features.is_real_example,
+        )
+
+    def log_first(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """Yield the examples; log the features of the first `LOGGED_EXAMPLES`."""
+        for index, example in enumerate(examples):
+            if index < LOGGED_EXAMPLES and not isinstance(example, PaddingInputExample):
+                self._log(example)
+            yield example
+
+    def _log(self, example: InputExample) -> None:
         features = self.encode(example)
         tokens = self.tokenizer.convert_ids_to_tokens(features.input_ids)
         tf.logging.info("*** Example ***")
@@ -150,24 +165,9 @@ class Encoder:
         if example.label is None:
             return 0
         if example.label not in self._label_ids:
-            raise ValueError(
-                "The example {} has the label '{}'; the labels are {}.".format(
-                    example.guid, example.label, ", ".join(map(str, reversed(list(self._label_ids))))
-                )
-            )
+            labels = ", ".join(map(str, reversed(list(self._label_ids))))
+            raise errors.UserError(f"Example {example.guid} has the label '{example.label}'; expected one of {labels}.")
         return self._label_ids[example.label]
-
-
-def _padded(features: SequenceFeatures, length: int) -> InputFeatures:
-    tokens = len(features.input_ids) if features.is_real_example else 0
-    padding = [0] * (length - len(features.input_ids))
-    return InputFeatures(
-        features.input_ids + padding,
-        [1] * tokens + [0] * (length - tokens),
-        features.segment_ids + padding,
-        features.label_id,
-        features.is_real_example,
-    )
 
 
 def convert_single_example(
@@ -177,22 +177,30 @@ def convert_single_example(
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
 ) -> InputFeatures:
-    """Tokenises an example: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, padded with zeros.
+    """Convert an example to features of length `max_seq_length`; log the first one.
 
     Args:
-      ex_index: its index; the first few are logged.
-      example: the example.
-      label_list: label words in the order of the classes; empty where the label is a number.
-      max_seq_length: length of the result.
-      tokenizer: text to ids.
+      ex_index: index of the example.
+      example: the example, or a padding example.
+      label_list: labels in the order of the classes; empty for regression.
+      max_seq_length: number of ids, with padding.
+      tokenizer: converts text to ids.
 
     Raises:
-      ValueError: the label is not in the list.
+      errors.UserError: the label is unknown.
     """
+    # A pair, max_seq_length = 12:
+    #   tokens:      [CLS] is this big ? [SEP] no , it ##s [SEP] [PAD]
+    #   segment_ids:   0    0   0   0  0   0    1 1  1  1    1     0
+    #   input_mask:    1    1   1   1  1   1    1 1  1  1    1     0
+    # A single text:
+    #   tokens:      [CLS] the dog sees it . [SEP] [PAD] [PAD] [PAD] [PAD] [PAD]
+    #   segment_ids:   0    0   0   0    0 0   0     0     0     0     0     0
+    # The segment ids (0: first text, 1: second) select a learned vector that is added to each token's embedding. [SEP]
+    # ends a text. Classification reads the final state of [CLS].
     encoder = Encoder(label_list, max_seq_length, tokenizer)
-    if ex_index < LOGGED_EXAMPLES:
-        encoder.log(example)
-    return _padded(encoder.encode(example), max_seq_length)
+    examples = encoder.log_first([example]) if ex_index < LOGGED_EXAMPLES else [example]
+    return next(map(encoder.encode_padded, examples))
 
 
 def convert_examples_to_features(
@@ -201,51 +209,27 @@ def convert_examples_to_features(
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
 ) -> List[InputFeatures]:
-    """Tokenises examples into a list; for the arguments see `convert_single_example`."""
-    return list(padded_features(examples, label_list, max_seq_length, tokenizer))
-
-
-def padded_features(
-    examples: Iterable[Example],
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: tokenization.FullTokenizer,
-) -> Iterator[InputFeatures]:
-    """The same one by one."""
+    """Convert examples to features, see `convert_single_example`."""
     encoder = Encoder(label_list, max_seq_length, tokenizer)
-    return (_padded(encoder.encode(example), max_seq_length) for example in _logged(examples, encoder))
+    return [encoder.encode_padded(example) for example in encoder.log_first(examples)]
 
 
-def iterate_records(
-    examples: Iterable[Example],
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: tokenization.FullTokenizer,
-    processes: Optional[int] = None,
-) -> Iterator[bytes]:
-    """Records of examples in their order, made as they are asked for; of many, in several processes.
+def iterate_records(examples: Iterable[Example], encoder: Encoder, processes: Optional[int] = None) -> Iterator[bytes]:
+    """Yield a record per example, without padding. Examples are read when needed.
 
     Args:
-      examples: read as they are needed.
-      label_list, max_seq_length, tokenizer: see `convert_single_example`.
-      processes: see `parallel.map_in_order`; by default one where examples are few.
+      examples: the examples.
+      encoder: encodes them.
+      processes: see `parallel.map_in_order`; by default one if there are few examples.
     """
-    encoder = Encoder(label_list, max_seq_length, tokenizer)
 
-    def make(chunk: Sequence[Example]) -> List[bytes]:
-        return [writing.serialize(encoder.encode(example)) for example in chunk]
+    def encode_chunk(chunk: Sequence[Example]) -> List[bytes]:
+        return [tfrecords.serialize(encoder.encode(example).as_lists()) for example in chunk]
 
-    examples = _logged(examples, encoder)
+    examples = encoder.log_first(examples)
     if processes is None:
         first = list(itertools.islice(examples, EXAMPLES_FOR_PROCESSES))
         processes = 1 if len(first) < EXAMPLES_FOR_PROCESSES else parallel.num_processes()
         examples = itertools.chain(first, examples)
-    for made in parallel.map_in_order(make, parallel.chunks(examples, EXAMPLES_PER_CHUNK), processes):
-        yield from made
-
-
-def _logged(examples: Iterable[Example], encoder: Encoder) -> Iterator[Example]:
-    for index, example in enumerate(examples):
-        if index < LOGGED_EXAMPLES:
-            encoder.log(example)
-        yield example
+    for records in parallel.map_in_order(encode_chunk, parallel.chunks(examples, EXAMPLES_PER_CHUNK), processes):
+        yield from records

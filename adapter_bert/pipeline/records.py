@@ -8,31 +8,31 @@ import tensorflow.compat.v1 as tf
 
 import tokenization
 from adapter_bert.devices import compat
-from adapter_bert.pipeline.features import InputFeatures, padded_features
-from adapter_bert.pipeline.writing import Files, serialize, write_records, write_serialized  # noqa: F401  (asked for here)
+from adapter_bert.pipeline import tfrecords
+from adapter_bert.pipeline.features import Encoder, Example, InputFeatures
+from adapter_bert.pipeline.tfrecords import Files
 
 # Records held for shuffling: all of most tasks, and a bounded share of memory for the largest.
 SHUFFLE_BUFFER = 100000
 
-# Marks a function for tf.data without Python loops or branches on tensors: to look for them in its source takes longer
-# than all the rest before the first batch.
+# Marks a function for tf.data that has no Python loops or branches on tensors. Searching its source for them takes
+# longer than everything else before the first batch.
 graph_function = tf.autograph.experimental.do_not_convert
 
 Features = Dict[str, tf.Tensor]
 InputFn = Callable[[Mapping[str, Any]], tf.data.Dataset]
 
-
-# One number for each token of a sequence; every other feature is a single number.
+# One number per token; every other feature is a single number.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
 CLASS_LABEL = {"label_ids": tf.int64}
 
 
 def feature_spec(seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LABEL) -> Dict[str, tf.FixedLenFeature]:
-    """Names, types and lengths of an example's features, as the network takes them.
+    """Return names, types and lengths of an example's features as the network takes them.
 
     Args:
       seq_length: tokens of a sequence.
-      label_types: what there is besides tokens, see `model.heads.Head`; by default the index of a class.
+      label_types: features besides tokens, see `model.heads.Head`; by default a class index.
     """
     spec = {name: tf.FixedLenFeature([seq_length], tf.int64) for name in TOKEN_FEATURES}
     spec.update({name: tf.FixedLenFeature([], label_type) for name, label_type in label_types.items()})
@@ -40,60 +40,10 @@ def feature_spec(seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LA
     return spec
 
 
-def file_based_convert_examples_to_features(
-    examples: Iterable,
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: tokenization.FullTokenizer,
-    output_file: str,
-) -> None:
-    """Tokenises examples into a TFRecord file, padded to one length, as Google's code writes and reads it."""
-    write_records(padded_features(examples, label_list, max_seq_length, tokenizer), output_file)
-
-
-def shuffled(dataset: tf.data.Dataset, seed: Optional[int]) -> tf.data.Dataset:
-    """The endless order of a training.
-
-    Shuffling comes before repeating, so that an epoch shows every example once.
-    """
-    return dataset.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=True).repeat()
-
-
-def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """The end of every pipeline: the next batches are made while one is used.
-
-    Without TensorFlow's tuning: no pipeline here leaves it anything to choose, and its thread, which sleeps for longer
-    and longer, may keep a session from closing for seconds.
-    """
-    return batches.prefetch(2).with_options(compat.without_autotuning())
-
-
-def _batches(
-    dataset: tf.data.Dataset,
-    batch_size: int,
-    is_training: bool,
-    drop_remainder: bool,
-    seed: Optional[int],
-    skip_examples: int,
-) -> tf.data.Dataset:
-    """Shuffles and repeats for training, then batches.
-
-    What an interrupted run has seen already is skipped, in the same order if the seed is the same.
-    """
-    if is_training:
-        dataset = shuffled(dataset, seed).skip(skip_examples)
-    return dataset.batch(batch_size, drop_remainder=drop_remainder)
-
-
-def _to_int32(features: Features) -> Features:
-    """TPUs and the graph take int32; TFRecords hold int64. Floats stay."""
-    return {name: tf.cast(values, tf.int32) if values.dtype.is_integer else values for name, values in features.items()}
-
-
 def record_spec(label_types: Mapping[str, tf.DType]) -> Dict[str, Any]:
-    """How records are parsed: token features may have any length, and are -1 behind their end.
+    """Return how to parse records: token features may have any length and are filled up with -1.
 
-    There are two formats: sequences of their own length without `input_mask`, and padded ones with it, as Google's code
+    There are two formats: sequences without padding and without `input_mask`, and padded ones with it, as Google's code
     writes them.
     """
     any_length = tf.FixedLenSequenceFeature([], tf.int64, allow_missing=True, default_value=-1)
@@ -101,7 +51,7 @@ def record_spec(label_types: Mapping[str, tf.DType]) -> Dict[str, Any]:
 
 
 def _lengths(tokens: Features) -> tf.Tensor:
-    """int64 [B]: how many tokens of each parsed sequence are real."""
+    """int64 [B]: the number of real tokens of each parsed sequence."""
     ids, mask = tokens["input_ids"], tokens["input_mask"]
     has_mask = tf.reduce_any(mask >= 0, axis=1)
     return tf.where(has_mask, _count(mask > 0), _count(ids >= 0))
@@ -112,18 +62,18 @@ def _count(found: tf.Tensor) -> tf.Tensor:
 
 
 def read_lengths(serialized: tf.Tensor) -> tf.Tensor:
-    """int64 [B]: how many tokens there are in each record."""
+    """Return the number of tokens in each record, int64 [B]."""
     spec = record_spec({})
     return _lengths(tf.parse_example(serialized, {name: spec[name] for name in ("input_ids", "input_mask")}))
 
 
 def parse(serialized: tf.Tensor, widths: Sequence[int], label_types: Mapping[str, tf.DType]) -> Features:
-    """A batch for the network.
+    """Parse a batch of records.
 
     Args:
       serialized: string [B], records of either format.
-      widths: what sequences may be padded to, rising; the least that holds the longest of the batch is taken. With one
-        alone, the shape is known before the graph runs.
+      widths: allowed widths in ascending order; the smallest one that holds the longest sequence is used. With a
+        single width, the shape is static.
       label_types: see `feature_spec`.
     """
     features = tf.parse_example(serialized, record_spec(label_types))
@@ -137,7 +87,7 @@ def parse(serialized: tf.Tensor, widths: Sequence[int], label_types: Mapping[str
         width = tf.gather(tf.constant(widths, tf.int64), bucket_of(tf.reshape(longest, [1]), widths)[0])
     mask = tf.sequence_mask(lengths, width, tf.int64)
     for name in TOKEN_FEATURES:
-        # Cut as well: padded records are longer than what is real of them.
+        # Truncate too: padded records are longer than their real tokens.
         values = features[name][:, :width]
         missing = tf.cast(width, tf.int32) - tf.shape(values)[1]
         values = mask if name == "input_mask" else tf.pad(values, [[0, 0], [0, missing]]) * mask
@@ -146,14 +96,46 @@ def parse(serialized: tf.Tensor, widths: Sequence[int], label_types: Mapping[str
     return _to_int32(features)
 
 
+def _to_int32(features: Features) -> Features:
+    """Convert integers: records hold int64, TPUs and the graph take int32."""
+    return {name: tf.cast(values, tf.int32) if values.dtype.is_integer else values for name, values in features.items()}
+
+
 def parser(widths: Sequence[int], label_types: Mapping[str, tf.DType]) -> Callable[[tf.Tensor], Features]:
-    """`parse` with these arguments, for tf.data."""
+    """Return `parse` with these arguments, for tf.data."""
     return graph_function(lambda serialized: parse(serialized, widths, label_types))
 
 
 def bucket_of(lengths: tf.Tensor, widths: Sequence[int]) -> tf.Tensor:
-    """int32 [B]: the index of the least width that holds a sequence of each length, int64 [B]."""
+    """Return the index of the smallest width that holds each length; int64 [B] -> int32 [B]."""
     return tf.searchsorted(tf.constant(widths, tf.int64), lengths)
+
+
+def shuffled(dataset: tf.data.Dataset, seed: Optional[int]) -> tf.data.Dataset:
+    """Return the endless training order. It is shuffled before it is repeated: an epoch has every example once."""
+    return dataset.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=True).repeat()
+
+
+def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Return a dataset that makes the next batches while one is used: the end of every pipeline.
+
+    Autotuning is disabled: it has nothing to choose here, and its thread sleeps for longer and longer and may keep a
+    session from closing for seconds.
+    """
+    return batches.prefetch(2).with_options(compat.without_autotuning())
+
+
+def file_based_convert_examples_to_features(
+    examples: Iterable[Example],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+    output_file: str,
+) -> None:
+    """Write features of examples to a TFRecord file, padded to one length, as Google's code writes and reads it."""
+    encoder = Encoder(label_list, max_seq_length, tokenizer)
+    features = map(encoder.encode_padded, encoder.log_first(examples))
+    tfrecords.write_records((tfrecords.serialize(feature.as_lists()) for feature in features), output_file)
 
 
 def file_based_input_fn_builder(
@@ -165,28 +147,24 @@ def file_based_input_fn_builder(
     skip_examples: int = 0,
     label_types: Mapping[str, tf.DType] = CLASS_LABEL,
 ) -> InputFn:
-    """Makes an estimator's `input_fn` that reads TFRecord files and pads every sequence to one length.
+    """Return an estimator's `input_fn` that reads TFRecord files and pads every sequence to one length.
 
     Args:
-      input_file: the path, or several in their order.
-      seq_length: tokens of a sequence with its padding: the length that the file was written with, or more.
-      is_training: shuffle and repeat for ever, or one pass in the file's order.
-      drop_remainder: leave out a last batch that is not full.
-      seed: of the order.
-      skip_examples: how many examples of the training order to leave out at the start.
+      input_file: one path, or several in order.
+      seq_length: tokens of a sequence with padding; at least the length that the file was written with.
+      is_training: shuffle and repeat forever, instead of one pass in the order of the file.
+      drop_remainder: drop a last batch that is not full.
+      seed: seed of the training order.
+      skip_examples: number of examples to skip at the start of the training order: those already seen.
       label_types: see `feature_spec`.
     """
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
-        dataset = _batches(
-            tf.data.TFRecordDataset(input_file),
-            params["batch_size"],
-            is_training,
-            drop_remainder,
-            seed,
-            skip_examples,
-        )
-        return prefetched(dataset.map(parser([seq_length], label_types)))
+        dataset = tf.data.TFRecordDataset(input_file)
+        if is_training:
+            dataset = shuffled(dataset, seed).skip(skip_examples)
+        batches = dataset.batch(params["batch_size"], drop_remainder=drop_remainder)
+        return prefetched(batches.map(parser([seq_length], label_types)))
 
     return input_fn
 
@@ -198,7 +176,7 @@ def input_fn_builder(
     drop_remainder: bool,
     seed: Optional[int] = None,
 ) -> InputFn:
-    """The same for features in memory: for notebooks and small data."""
+    """Return an `input_fn` for features in memory, see `file_based_input_fn_builder`. For notebooks and small data."""
     columns: Dict[str, List] = {name: [] for name in feature_spec(seq_length)}
     for feature in features:
         for name, values in feature.as_lists().items():
@@ -207,6 +185,9 @@ def input_fn_builder(
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         tensors = _to_int32({name: tf.constant(values) for name, values in columns.items()})
         dataset = tf.data.Dataset.from_tensor_slices(tensors)
-        return prefetched(_batches(dataset, params["batch_size"], is_training, drop_remainder, seed, 0))
+        if is_training:
+            # `skip`, as for files: seeds of later operations depend on the number of operations before them.
+            dataset = shuffled(dataset, seed).skip(0)
+        return prefetched(dataset.batch(params["batch_size"], drop_remainder=drop_remainder))
 
     return input_fn

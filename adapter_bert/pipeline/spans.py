@@ -1,7 +1,7 @@
-"""Questions on paragraphs -> windows of tokens -> features, and the way back from tokens to characters.
+"""Questions on paragraphs -> windows of tokens -> features, and back from tokens to characters.
 
-A window is a pure function of the texts and the lengths. Features are made from it, and answers are read from it, so
-that nothing but token ids has to be kept in records.
+A window is a pure function of the texts and a `WindowConfig`: features are made from it and answers are read from it,
+so records need nothing but token ids.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 
 from adapter_bert.common import parallel
-from adapter_bert.pipeline import writing
+from adapter_bert.pipeline import tfrecords
 from adapter_bert.pipeline.windows import WindowConfig
-from adapter_bert.tasks.squad.dataset import GoldAnswer, Paragraph
+from adapter_bert.tasks.squad import GoldAnswer, Paragraph
 
-# Paragraphs that a process takes at a time: some five questions each, a millisecond or two a question.
-PARAGRAPHS_A_CHUNK = 8
+# Work for one process at a time: some five questions per paragraph, a millisecond or two per question.
+PARAGRAPHS_PER_CHUNK = 8
 
 
 class Document(NamedTuple):
-    """A tokenised paragraph.
+    """A tokenized paragraph.
 
     Attributes:
-      ids: of the tokens.
-      starts, ends: int [tokens], the characters of the paragraph that each token stands for.
+      ids: ids of the tokens.
+      starts, ends: int [tokens], the character range of each token in the paragraph.
     """
 
     ids: List[int]
@@ -32,10 +32,9 @@ class Document(NamedTuple):
     ends: np.ndarray
 
     def find(self, answer: Optional[GoldAnswer]) -> Optional[Tuple[int, int]]:
-        """The first and the last token of an answer: as few as cover the annotated characters. None if there are none.
+        """Return the first and last token that cover the annotated characters, or None if there are none.
 
-        A word of the text may hold more than the annotation, e.g. `(1895-1943)` where `1895` is annotated; its tokens
-        are smaller, so that nothing but the annotation is covered wherever a token ends with it.
+        Tokens are smaller than words: for `1895` in `(1895-1943)` they cover nothing but the annotation.
         """
         if answer is None or answer.start is None:
             return None
@@ -45,13 +44,13 @@ class Document(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A part of a paragraph, as the network sees it beside a question.
+    """Part of a paragraph, as the network sees it beside a question.
 
     Attributes:
-      begin: number of its first token in the paragraph.
+      begin: index of its first token in the paragraph.
       first: position of that token in the sequence.
-      starts, ends: int [tokens], the characters of the paragraph that each token stands for.
-      has_max_context: bool [tokens], whether no other window shows the token with more context around it.
+      starts, ends: int [tokens], the character range of each token in the paragraph.
+      has_max_context: bool [tokens], whether no other window has more context around the token.
     """
 
     begin: int
@@ -62,7 +61,7 @@ class Window(NamedTuple):
 
 
 class SpanFeatures(NamedTuple):
-    """A window as records hold it, without padding; for the names see `model.heads.SpanHead`."""
+    """Features of a window without padding, see `model.heads.SpanHead`."""
 
     input_ids: Sequence[int]
     segment_ids: Sequence[int]
@@ -73,7 +72,7 @@ class SpanFeatures(NamedTuple):
     is_real_example: bool = True
 
     def as_lists(self) -> Dict[str, Sequence[int]]:
-        """The values under the names that TFRecords and the network's graph use."""
+        """Return the values under their names in records and in the graph."""
         return {
             "input_ids": self.input_ids,
             "segment_ids": self.segment_ids,
@@ -85,39 +84,43 @@ class SpanFeatures(NamedTuple):
         }
 
 
+# Completes the last batch where all batches must have one size (TPUs); never scored.
+PADDING_WINDOW = SpanFeatures([0], [0], 0, 0, 0, 0, is_real_example=False)
+
+
 def tokenize_document(context: str, tokenizer: Any) -> Document:
-    """Tokenises a paragraph, once for all questions on it."""
+    """Tokenize a paragraph, once for all its questions."""
     tokens, offsets = tokenizer.tokenize_with_offsets(context)
     spans = np.array(offsets, np.int32).reshape(-1, 2)
     return Document(tokenizer.convert_tokens_to_ids(tokens), spans[:, 0], spans[:, 1])
 
 
-def tokenize_query(text: str, tokenizer: Any, lengths: WindowConfig) -> List[int]:
-    """The ids of a question, cut to the greatest length."""
-    return tokenizer.token_ids(text)[: lengths.max_query_length]
+def tokenize_query(text: str, tokenizer: Any, config: WindowConfig) -> List[int]:
+    """Return the ids of a question, truncated to the maximum length."""
+    return tokenizer.token_ids(text)[: config.max_query_length]
 
 
-def cut(num_tokens: int, room: int, stride: int) -> List[Tuple[int, int]]:
-    """First token and end of each window; the last window ends with the last token."""
-    spans: List[Tuple[int, int]] = []
+def window_ranges(num_tokens: int, length: int, stride: int) -> List[Tuple[int, int]]:
+    """Return the token range of each window; the last one ends with the last token."""
+    ranges: List[Tuple[int, int]] = []
     begin = 0
     while begin < num_tokens:
-        end = min(begin + room, num_tokens)
-        spans.append((begin, end))
+        end = min(begin + length, num_tokens)
+        ranges.append((begin, end))
         if end == num_tokens:
             break
-        begin += min(stride, room)
-    return spans
+        begin += min(stride, length)
+    return ranges
 
 
-def max_context_windows(num_tokens: int, spans: Sequence[Tuple[int, int]]) -> np.ndarray:
-    """int [tokens]: the window that shows each token with most context, the first of several.
+def max_context_windows(num_tokens: int, ranges: Sequence[Tuple[int, int]]) -> np.ndarray:
+    """Return the window that has most context around each token, the first of equals; int [tokens].
 
-    What counts is the shorter of the two sides; of equal ones, the longer window.
+    The shorter side counts; if it is equal, the length of the window.
     """
     best = np.full(num_tokens, -1.0)
     chosen = np.zeros(num_tokens, np.int32)
-    for number, (begin, end) in enumerate(spans):
+    for number, (begin, end) in enumerate(ranges):
         position = np.arange(end - begin)
         context = np.minimum(position, position[::-1]) + 0.01 * (end - begin)
         is_better = context > best[begin:end]
@@ -126,10 +129,10 @@ def max_context_windows(num_tokens: int, spans: Sequence[Tuple[int, int]]) -> np
     return chosen
 
 
-def make_windows(document: Document, query_length: int, lengths: WindowConfig) -> List[Window]:
-    """The windows of a paragraph beside a question; none of a paragraph without a token."""
-    spans = cut(len(document.ids), lengths.context_length(query_length), lengths.doc_stride)
-    chosen = max_context_windows(len(document.ids), spans)
+def make_windows(document: Document, query_length: int, config: WindowConfig) -> List[Window]:
+    """Return the windows of a paragraph beside a question; none for a paragraph without tokens."""
+    ranges = window_ranges(len(document.ids), config.context_length(query_length), config.doc_stride)
+    chosen = max_context_windows(len(document.ids), ranges)
     return [
         Window(
             begin,
@@ -138,35 +141,35 @@ def make_windows(document: Document, query_length: int, lengths: WindowConfig) -
             document.ends[begin:end],
             chosen[begin:end] == number,
         )
-        for number, (begin, end) in enumerate(spans)
+        for number, (begin, end) in enumerate(ranges)
     ]
 
 
-def paragraph_features(
-    paragraph: Paragraph, first_question: int, tokenizer: Any, lengths: WindowConfig
-) -> Iterator[SpanFeatures]:
-    """Features of the windows of all questions on a paragraph.
+def all_windows(paragraphs: Iterable[Paragraph], tokenizer: Any, config: WindowConfig) -> Iterator[List[Window]]:
+    """Yield the windows of each question in order, to turn predictions into answers."""
+    for paragraph in paragraphs:
+        document = tokenize_document(paragraph.context, tokenizer)
+        for question in paragraph.questions:
+            yield make_windows(document, len(tokenize_query(question.text, tokenizer, config)), config)
 
-    Args:
-      paragraph: with its questions.
-      first_question: number of the first of them in the file.
-      tokenizer: text to ids.
-      lengths: how to cut.
-    """
-    special = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+
+def paragraph_features(
+    paragraph: Paragraph, first_question: int, tokenizer: Any, config: WindowConfig
+) -> Iterator[SpanFeatures]:
+    """Yield the features of the windows of all questions on a paragraph; the first has this number in its file."""
+    cls, sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     document = tokenize_document(paragraph.context, tokenizer)
     for question_id, question in enumerate(paragraph.questions, first_question):
-        query = tokenize_query(question.text, tokenizer, lengths)
+        query = tokenize_query(question.text, tokenizer, config)
         # The first of several annotations, as the original has one in training.
         answer = None if question.is_impossible else document.find(question.found)
-        for window_id, window in enumerate(make_windows(document, len(query), lengths)):
+        for window_id, window in enumerate(make_windows(document, len(query), config)):
             size = len(window.starts)
-            ids = [special[0], *query, special[1], *document.ids[window.begin : window.begin + size], special[1]]
             start, end = 0, 0
             if answer and window.begin <= answer[0] and answer[1] < window.begin + size:
                 start, end = (window.first + token - window.begin for token in answer)
             yield SpanFeatures(
-                input_ids=ids,
+                input_ids=[cls, *query, sep, *document.ids[window.begin : window.begin + size], sep],
                 segment_ids=[0] * window.first + [1] * (size + 1),
                 question_id=question_id,
                 window_id=window_id,
@@ -175,25 +178,20 @@ def paragraph_features(
             )
 
 
-def filler() -> SpanFeatures:
-    """Completes the last batch where batches must have one size (TPUs). Never scored; one token, not to be empty."""
-    return SpanFeatures([0], [0], 0, 0, 0, 0, is_real_example=False)
-
-
 def iterate_records(
     paragraphs: Iterable[Paragraph],
     tokenizer: Any,
-    lengths: WindowConfig,
+    config: WindowConfig,
     pad_to: int = 1,
     processes: Optional[int] = None,
 ) -> Iterator[bytes]:
-    """Records of the windows of all paragraphs in their order, made in several processes as they are asked for.
+    """Yield a record per window, in order, and padding windows up to a multiple of `pad_to`.
 
     Args:
-      paragraphs: with their questions.
-      tokenizer: text to ids.
-      lengths: how to cut.
-      pad_to: batch size that fillers complete.
+      paragraphs: paragraphs with their questions; read when needed.
+      tokenizer: converts text to ids.
+      config: lengths of windows.
+      pad_to: batch size.
       processes: see `parallel.map_in_order`.
     """
 
@@ -203,24 +201,15 @@ def iterate_records(
             yield number, paragraph
             number += len(paragraph.questions)
 
-    def make(chunk: Sequence[Tuple[int, Paragraph]]) -> List[bytes]:
+    def encode_chunk(chunk: Sequence[Tuple[int, Paragraph]]) -> List[bytes]:
         return [
-            writing.serialize(features)
+            tfrecords.serialize(features.as_lists())
             for number, paragraph in chunk
-            for features in paragraph_features(paragraph, number, tokenizer, lengths)
+            for features in paragraph_features(paragraph, number, tokenizer, config)
         ]
 
     count = 0
-    for made in parallel.map_in_order(make, parallel.chunks(numbered(), PARAGRAPHS_A_CHUNK), processes):
-        count += len(made)
-        yield from made
-    for _ in range(-count % pad_to):
-        yield writing.serialize(filler())
-
-
-def all_windows(paragraphs: Iterable[Paragraph], tokenizer: Any, lengths: WindowConfig) -> Iterator[List[Window]]:
-    """The windows of each question, in the order of the file: where predictions are turned into answers."""
-    for paragraph in paragraphs:
-        document = tokenize_document(paragraph.context, tokenizer)
-        for question in paragraph.questions:
-            yield make_windows(document, len(tokenize_query(question.text, tokenizer, lengths)), lengths)
+    for records in parallel.map_in_order(encode_chunk, parallel.chunks(numbered(), PARAGRAPHS_PER_CHUNK), processes):
+        count += len(records)
+        yield from records
+    yield from [tfrecords.serialize(PADDING_WINDOW.as_lists())] * (-count % pad_to)

@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from adapter_bert.common.interrupts import StopRequest
 from adapter_bert.common.progress import format_seconds
+from adapter_bert.common.signals import StopRequest
 from adapter_bert.evaluation.scores import Evaluator, History, Row, predicted_rows
 from adapter_bert.training.model_fn import TrainingTensors
 from adapter_bert.weights import checkpoints

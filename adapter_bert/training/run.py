@@ -15,14 +15,14 @@ import tensorflow.compat.v1 as tf
 import modeling
 import optimization
 import tokenization
-from adapter_bert.common import errors, files, interrupts
+from adapter_bert.common import errors, files, signals
 from adapter_bert.devices import estimators
 from adapter_bert.evaluation import scores as evaluation
 from adapter_bert.evaluation.scores import Evaluator, History
 from adapter_bert.model import parameters
 from adapter_bert.model.heads import Head
 from adapter_bert.pipeline import batches, feature_store, records
-from adapter_bert.pipeline.writing import Files
+from adapter_bert.pipeline.tfrecords import Files
 from adapter_bert.settings.groups import Settings
 from adapter_bert.training import hooks
 from adapter_bert.training.model_fn import Schedule, TrainingTensors, build_model_fn
@@ -322,7 +322,7 @@ class Run:
             tf.summary.FileWriterCache.get(settings.output_dir)
         estimator = self._estimator(self._init, training_hooks=make_hooks, dev_data=dev_data)
         # A TPU's loop has no hook that would see the request: there signals act at once.
-        with self._translate_failures(watching), interrupts.deferred(settings.device.supports_hooks) as stop:
+        with self._translate_failures(watching), signals.deferred(settings.device.supports_hooks) as stop:
             estimator.train(input_fn=input_fn, max_steps=step)
         if watching and watching[-1].mean_width and not settings.pads_all:
             width = watching[-1].mean_width

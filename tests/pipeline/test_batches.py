@@ -1,4 +1,4 @@
-"""Batches of real tokens: their width, the order of a training, and predictions in the file's order."""
+"""Batches have little padding, a training sees every example once per epoch, and predictions are in file order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.files import read_json_object, write_json
 from adapter_bert.evaluation import scores
-from adapter_bert.model.heads import SpanHead
-from adapter_bert.pipeline import batches, records
+from adapter_bert.model.heads import ROW, SpanHead
+from adapter_bert.pipeline import batches, records, tfrecords
 from adapter_bert.settings.flags import MODEL, TRAINING
 from adapter_bert.training.model_fn import build_model_fn
 from adapter_bert.training.run import Run
@@ -21,11 +21,13 @@ from adapter_bert.weights.record import SETTINGS_FILE, RunRecord
 from run_classifier import ClassifierSettings, features_of, make_head, read_data
 from tests.helpers import TINY, base_flags, run_batches, tiny_config, write_bert
 
+pytestmark = pytest.mark.smoke
+
 SEQ_LENGTH = 50
 
 
 def skewed_lengths(count: int, seed: int = 1) -> np.ndarray:
-    """Mostly short sequences and a few long ones, as sentences have."""
+    """Mostly short sequences and a few long ones, like sentences."""
     return np.minimum(3 + np.random.RandomState(seed).geometric(0.12, count), SEQ_LENGTH)
 
 
@@ -42,7 +44,7 @@ def unpadded(number: int, length: int) -> bytes:
 
 
 def padded(number: int, length: int) -> bytes:
-    """The same as Google's code writes it."""
+    """The same record as Google's code writes it."""
     example = tf.train.Example.FromString(unpadded(number, length))
     for name, rest in (("input_ids", 0), ("segment_ids", 0)):
         example.features.feature[name].int64_list.value.extend([rest] * (SEQ_LENGTH - length))
@@ -55,7 +57,7 @@ FORMATS = {"unpadded": unpadded, "padded": padded}
 
 
 def write(path, lengths, record=unpadded) -> str:
-    records.write_serialized((record(number, int(length)) for number, length in enumerate(lengths)), str(path))
+    tfrecords.write_records((record(number, int(length)) for number, length in enumerate(lengths)), str(path))
     return str(path)
 
 
@@ -72,7 +74,7 @@ def file(tmp_path_factory, lengths):
 
 @pytest.fixture(scope="module")
 def small_pools():
-    """Several pools an epoch, and a shuffling buffer that does not hold the file."""
+    """Several pools per epoch, and a shuffle buffer smaller than the file."""
     patch = pytest.MonkeyPatch()
     patch.setattr(batches, "POOL", 3)
     patch.setattr(records, "SHUFFLE_BUFFER", 40)
@@ -86,7 +88,7 @@ def trained_on(file, batch_size, total, seed=5, skip=0, epoch_size=103) -> list:
 
 
 def plain_order(file, batch_size, total) -> list:
-    """Those of the original, with the same seed."""
+    """The batches of the original with the same seed."""
     input_fn = records.file_based_input_fn_builder(file, SEQ_LENGTH, True, True, seed=5)
     return run_batches(input_fn, batch_size, total)
 
@@ -100,7 +102,7 @@ def flat(found) -> list:
 
 
 class TestWidths:
-    def test_steps_grow_with_the_length_and_the_greatest_length_is_the_last(self):
+    def test_steps_grow_with_the_length_and_the_maximum_length_is_the_last(self):
         assert batches.bucket_widths(21) == [*range(1, 17), 18, 20, 21]
         assert batches.bucket_widths(16) == list(range(1, 17))
         assert batches.bucket_widths(5) == [1, 2, 3, 4, 5]
@@ -108,14 +110,14 @@ class TestWidths:
         assert batches.bucket_widths(512)[-56:] == list(range(72, 513, 8))
 
     @pytest.mark.parametrize("longest", [3, 17, 33, 100, 512])
-    def test_any_length_has_a_width_that_is_little_more(self, longest):
+    def test_every_length_has_a_width_that_is_little_larger(self, longest):
         widths = np.array(batches.bucket_widths(longest))
         assert (np.diff(widths) > 0).all()
         for length in range(1, longest + 1):
             width = widths[widths >= length].min()
             assert width - length <= 0.125 * length
 
-    def test_a_batch_has_the_least_that_holds_its_longest_sequence(self, tmp_path):
+    def test_a_batch_has_the_smallest_width_that_holds_its_longest_sequence(self, tmp_path):
         widths = {1: 1, 7: 7, 16: 16, 17: 18, 33: 36, 48: 48, 49: 50, 50: 50}
         path = write(tmp_path / "records", widths)
         for input_fn in (
@@ -128,17 +130,17 @@ class TestWidths:
                 for name in records.TOKEN_FEATURES:
                     assert batch[name].shape == (1, list(widths.values())[batch["label_ids"][0]])
 
-    def test_little_is_padded_where_lengths_differ_much(self, tmp_path):
+    def test_there_is_little_padding_even_if_lengths_differ_a_lot(self, tmp_path):
         lengths = skewed_lengths(3200)
         found = trained_on(write(tmp_path / "records", lengths), 32, 100, epoch_size=3200)
         real = sum(int(batch["input_mask"].sum()) for batch in found)
         assert real == lengths.sum()
         computed = sum(batch["input_mask"].size for batch in found)
-        # The best that is possible: all sequences padded to their own width.
+        # The optimum: all sequences padded to their own width.
         best = (-(-lengths // 8) * 8).sum()
         assert computed < 1.15 * best < 0.5 * 3200 * SEQ_LENGTH
 
-    def test_a_sequence_that_is_too_long_is_told(self, tmp_path):
+    def test_a_sequence_that_is_too_long_is_an_error(self, tmp_path):
         path = write(tmp_path / "records", [3, 20])
         for input_fn in (
             batches.training_input_fn(path, 16, epoch_size=2, total_steps=1),
@@ -150,7 +152,7 @@ class TestWidths:
 
 class TestRecords:
     @pytest.mark.parametrize("record", FORMATS.values(), ids=FORMATS)
-    def test_both_formats_give_what_the_original_reads(self, tmp_path, record):
+    def test_both_formats_give_the_features_of_the_original(self, tmp_path, record):
         lengths = [4, 9, SEQ_LENGTH, 1]
         path = write(tmp_path / "records", lengths, record)
         [batch] = run_batches(records.file_based_input_fn_builder(path, SEQ_LENGTH, False, False), 4)
@@ -165,31 +167,34 @@ class TestRecords:
 
     def test_both_formats_give_the_same_batches(self, tmp_path):
         files = [write(tmp_path / name, skewed_lengths(40), record) for name, record in FORMATS.items()]
-        for one, other in zip(*(trained_on(path, 8, 10, epoch_size=40) for path in files)):
+        expected, found = (trained_on(path, 8, 10, epoch_size=40) for path in files)
+        assert len(expected) == len(found) == 10
+        for one, other in zip(expected, found):
+            assert set(one) == set(other)
             for name, values in one.items():
                 np.testing.assert_array_equal(other[name], values, name)
 
-    def test_fillers_of_both_formats_take_no_room(self, tmp_path):
+    def test_padding_examples_of_both_formats_have_no_width(self, tmp_path):
         for record in FORMATS.values():
-            filler = tf.train.Example.FromString(record(0, 1))
-            for feature in filler.features.feature.values():
+            padding = tf.train.Example.FromString(record(0, 1))
+            for feature in padding.features.feature.values():
                 feature.int64_list.value[:] = [0] * len(feature.int64_list.value)
             path = str(tmp_path / "records")
-            records.write_serialized([filler.SerializeToString()] * 2, path)
+            tfrecords.write_records([padding.SerializeToString()] * 2, path)
             [batch] = run_batches(batches.scoring_input_fn(path, SEQ_LENGTH), 2)
             assert batch["input_ids"].shape[1] <= 1 and not batch["input_ids"].any()
             assert batch["is_real_example"].tolist() == [0, 0]
 
-    def test_floats_and_other_labels_come_along(self, tmp_path):
+    def test_labels_may_be_floats(self, tmp_path):
         example = tf.train.Example.FromString(unpadded(0, 5))
         example.features.feature["label_ids"].Clear()
         example.features.feature["label_ids"].float_list.value.append(2.5)
-        records.write_serialized([example.SerializeToString()], str(tmp_path / "records"))
+        tfrecords.write_records([example.SerializeToString()], str(tmp_path / "records"))
         input_fn = batches.scoring_input_fn(str(tmp_path / "records"), SEQ_LENGTH, {"label_ids": tf.float32})
         [batch] = run_batches(input_fn, 4)
         assert batch["label_ids"].tolist() == [2.5] and batch["label_ids"].dtype == np.float32
 
-    def test_the_batch_size_of_a_training_is_known_before_it_runs(self, file):
+    def test_the_batch_size_of_a_training_is_static(self, file):
         with tf.Graph().as_default():
             input_fn = batches.training_input_fn(file, SEQ_LENGTH, 103, 4)
             shapes = tf.data.get_output_shapes(input_fn({"batch_size": 8}))
@@ -199,7 +204,7 @@ class TestRecords:
 
 class TestPools:
     @pytest.mark.parametrize("epoch, batch, total", [(103, 8, 64), (5, 8, 10), (96, 8, 40), (1000, 1, 130), (1, 1, 3)])
-    def test_they_follow_each_other_to_the_end_and_none_reaches_beyond_an_epoch(self, epoch, batch, total):
+    def test_pools_cover_the_training_and_none_spans_two_epochs(self, epoch, batch, total):
         ends = batches.pool_ends(epoch, batch, total)
         assert ends[-1] == total and ends == sorted(set(ends))
         for begin, end in zip([0, *ends], ends):
@@ -207,36 +212,36 @@ class TestPools:
             first, last = begin * batch // epoch, (end * batch - 1) // epoch
             assert first == last or end == begin + 1
 
-    def test_an_epoch_fills_as_few_as_it_can(self):
+    def test_an_epoch_has_as_few_pools_as_possible(self):
         assert batches.pool_ends(64 * 100, 32, 400) == [64, 128, 192, 200, 264, 328, 392, 400]
 
-    def test_batches_of_two_epochs_are_alone(self):
+    def test_a_batch_of_two_epochs_is_a_pool(self):
         assert batches.pool_ends(20, 6, 10) == [3, 4, 6, 7, 10]
         assert batches.pool_ends(3, 8, 3) == [1, 2, 3]
 
 
 @pytest.fixture(scope="module")
 def five_epochs(small_pools, file):
-    """The batches of five epochs, by the size of a batch; the last epoch of the small ones is cut short by a batch."""
+    """Batch size -> the batches of five epochs."""
     return {8: trained_on(file, 8, 5 * 103 // 8), 60: trained_on(file, 60, 5 * 103 // 60)}
 
 
 @pytest.mark.usefixtures("small_pools")
 class TestOrder:
     @pytest.mark.parametrize("batch_size", [8, 60])
-    def test_an_epoch_shows_every_example_once_but_for_less_than_a_batch(self, five_epochs, batch_size):
+    def test_an_epoch_has_every_example_once_except_for_less_than_a_batch(self, five_epochs, batch_size):
         steps = 103 // batch_size
         seen = flat(five_epochs[batch_size][:steps])
         assert len(set(seen)) == len(seen) == steps * batch_size
 
-    def test_an_epoch_that_batches_divide_shows_every_example_once(self, tmp_path):
+    def test_an_epoch_of_whole_batches_has_every_example_once(self, tmp_path):
         path = write(tmp_path / "records", skewed_lengths(40))
         found = flat(trained_on(path, 8, 15, epoch_size=40))
         for start in (0, 40, 80):
             assert sorted(found[start : start + 40]) == list(range(40))
 
     @pytest.mark.parametrize("batch_size", [8, 60])
-    def test_after_every_epoch_the_examples_are_those_of_the_plain_order(self, file, five_epochs, batch_size):
+    def test_after_every_epoch_the_examples_are_those_of_the_original(self, file, five_epochs, batch_size):
         found = numbers(five_epochs[batch_size])
         expected = numbers(plain_order(file, batch_size, len(found)))
         assert found != expected
@@ -244,7 +249,7 @@ class TestOrder:
             assert sorted(sum(found[:end], [])) == sorted(sum(expected[:end], []))
 
     @pytest.mark.parametrize("batch_size", [8, 60])
-    def test_several_epochs_show_every_example_as_often(self, five_epochs, batch_size):
+    def test_several_epochs_have_every_example_equally_often(self, five_epochs, batch_size):
         seen = collections.Counter(flat(five_epochs[batch_size]))
         assert sum(seen.values()) == 5 * 103 // batch_size * batch_size
         assert set(seen) == set(range(103))
@@ -255,38 +260,37 @@ class TestOrder:
         found = trained_on(path, 8, 3, epoch_size=3)
         assert set(collections.Counter(flat(found)).values()) == {8}
 
-    def test_part_of_an_epoch_is_the_start_of_the_plain_order(self, file):
+    def test_part_of_an_epoch_has_the_first_examples_of_the_original(self, file):
         assert sorted(flat(trained_on(file, 8, 5))) == sorted(flat(plain_order(file, 8, 5)))
 
-    def test_the_same_seed_gives_the_same_order_and_another_seed_another(self, file, five_epochs):
+    def test_the_seed_determines_the_order(self, file, five_epochs):
         first = numbers(five_epochs[8])
         assert numbers(trained_on(file, 8, 64)) == first
         assert numbers(trained_on(file, 8, 64, seed=6)) != first
 
-    def test_no_batch_comes_again_in_another_epoch(self, five_epochs):
+    def test_no_batch_occurs_again_in_another_epoch(self, five_epochs):
         found = [frozenset(batch) for batch in numbers(five_epochs[8])]
         assert len(set(found)) == len(found) == 64
 
-    def test_also_where_an_epoch_is_one_pool_and_lengths_do_not_come_in_a_row(self, tmp_path, monkeypatch):
-        """Of as many that are alike, others come together each time."""
+    def test_batches_differ_and_are_not_sorted_if_an_epoch_is_one_pool(self, tmp_path, monkeypatch):
         monkeypatch.setattr(batches, "POOL", 64)
         path = write(tmp_path / "records", 2 + np.arange(96) * 32 // 96)
         found = trained_on(path, 8, 36, epoch_size=96)
-        # Sorted by length alone there would be 12. The shortest and the longest may meet again by chance, which is the
-        # luck of the TensorFlow version's random numbers.
+        # Sorted by length only, there would be 12. The shortest and the longest may meet again by chance, which depends
+        # on the random numbers of the TensorFlow version.
         assert len({frozenset(batch) for batch in numbers(found)}) > 30
         for epoch in (found[:12], found[12:24], found[24:]):
             widths = [batch["input_ids"].shape[1] for batch in epoch]
             assert widths not in (sorted(widths), sorted(widths, reverse=True))
 
     @pytest.mark.parametrize("skip", [2, 13, 22])
-    def test_a_continued_run_gets_the_batches_that_were_left(self, file, five_epochs, skip):
+    def test_a_continued_training_has_the_remaining_batches(self, file, five_epochs, skip):
         rest = trained_on(file, 8, 64, skip=skip)
         assert numbers(rest) == numbers(five_epochs[8])[skip:]
         for expected, found in zip(five_epochs[8][skip:], rest):
             np.testing.assert_array_equal(found["input_ids"], expected["input_ids"])
 
-    def test_all_batches_have_the_width_of_their_longest(self, five_epochs, lengths):
+    def test_all_batches_have_the_width_of_their_longest_sequence(self, five_epochs, lengths):
         allowed = np.array(batches.bucket_widths(SEQ_LENGTH))
         for batch in five_epochs[8]:
             longest = lengths[batch["label_ids"]].max()
@@ -295,56 +299,55 @@ class TestOrder:
 
 
 class TestFileOrder:
-    def test_several_files_are_one_behind_the_other(self, tmp_path):
+    def test_several_files_are_read_in_order(self, tmp_path):
         paths = [write(tmp_path / str(index), [3 + index, 9, 20]) for index in range(2)]
         found = run_batches(batches.scoring_input_fn(paths, SEQ_LENGTH), 4)
         rows = list(scores.predicted_rows(found, 6, "predictions"))
         assert [int(row["input_mask"].sum()) for row in rows] == [3, 9, 20, 4, 9, 20]
 
     @pytest.mark.parametrize("chunk", [1, 20])
-    def test_rows_come_back_as_they_stand_in_the_file(self, file, monkeypatch, chunk):
+    def test_rows_are_in_the_order_of_the_file(self, file, monkeypatch, chunk):
         monkeypatch.setattr(batches, "CHUNK", chunk)
         found = run_batches(batches.scoring_input_fn(file, SEQ_LENGTH), 8)
         assert sorted(flat(found)) == list(range(103))
         assert [len(batch) for batch in numbers(found)] == [8] * 12 + [7]
         rows = list(scores.predicted_rows(found, 103, "predictions"))
         assert [int(row["label_ids"]) for row in rows] == list(range(103))
-        assert all(batches.ROW not in row for row in rows)
+        assert all(ROW not in row for row in rows)
 
-    def test_the_longest_come_first_and_none_is_padded_beyond_its_bucket(self, file, lengths):
+    def test_the_longest_sequences_are_first_and_few_batches_mix_widths(self, file, lengths):
         found = run_batches(batches.scoring_input_fn(file, SEQ_LENGTH), 8)
         widths = [batch["input_ids"].shape[1] for batch in found]
         assert widths == sorted(widths, reverse=True)
         mixed = sum(len(set(-(-lengths[batch["label_ids"]] // 8))) > 1 for batch in found)
         assert mixed < len(set(-(-lengths // 8)))
 
-    def test_no_more_rows_wait_than_are_sorted_at_a_time(self):
-        """A row leaves as soon as those before it are there."""
+    def test_a_row_is_yielded_as_soon_as_those_before_it_are(self):
         taken = []
 
         def rows():
             for number in (2, 1, 0, 5, 4, 3):
                 taken.append(number)
-                yield {batches.ROW: number, "value": number}
+                yield {ROW: number, "value": number}
 
         ordered = scores.in_file_order(rows())
         assert next(ordered) == {"value": 0} and taken == [2, 1, 0]
         assert [row["value"] for row in ordered] == [1, 2, 3, 4, 5]
 
-    def test_rows_without_a_number_pass(self):
+    def test_rows_without_a_number_keep_their_order(self):
         assert list(scores.in_file_order([{"value": 2}, {"value": 1}])) == [{"value": 2}, {"value": 1}]
 
-    def test_a_missing_row_is_told(self):
+    def test_a_missing_row_is_an_error(self):
         with pytest.raises(ValueError, match="Row 0 is missing"):
-            list(scores.in_file_order([{batches.ROW: 1}]))
+            list(scores.in_file_order([{ROW: 1}]))
 
-    def test_fillers_are_left_out(self):
-        batch = {batches.ROW: np.array([2, 0, 1]), "is_real_example": np.array([1, 1, 0]), "v": np.array([2, 0, 1])}
+    def test_padding_examples_are_excluded(self):
+        batch = {ROW: np.array([2, 0, 1]), "is_real_example": np.array([1, 1, 0]), "v": np.array([2, 0, 1])}
         assert [int(row["v"]) for row in scores.predicted_rows([batch], 3, "predictions")] == [0, 2]
 
 
 def span_predictions(input_fn) -> list:
-    """Rows of a span model with weights of its own, batch by batch."""
+    """Predictions of a span model with random weights, batch by batch."""
     head = SpanHead()
     model_fn = build_model_fn(tiny_config(max_position_embeddings=64), head, None, None, None)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -362,7 +365,7 @@ def span_predictions(input_fn) -> list:
 
 
 class TestPredictions:
-    def test_those_of_spans_are_those_of_padded_batches(self, tmp_path):
+    def test_predictions_of_spans_are_those_of_padded_batches(self, tmp_path):
         lengths = skewed_lengths(30)
         answered = []
         for number, length in enumerate(lengths):
@@ -371,7 +374,7 @@ class TestPredictions:
                 example.features.feature[name].int64_list.value.append(number % 3)
             answered.append(example.SerializeToString())
         path = str(tmp_path / "records")
-        records.write_serialized(answered, path)
+        tfrecords.write_records(answered, path)
         whole = records.file_based_input_fn_builder(path, SEQ_LENGTH, False, False, label_types=SpanHead.label_types)
         narrow = batches.scoring_input_fn(path, SEQ_LENGTH, SpanHead.label_types)
         expected, found = (

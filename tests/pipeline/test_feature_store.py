@@ -1,11 +1,9 @@
-"""Features are made once, for each content, and never read half-written."""
+"""Features are built once for each content, and never read half-written."""
 
 from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -13,11 +11,13 @@ import tensorflow.compat.v1 as tf
 import run_classifier
 import tokenization
 from adapter_bert import tasks
-from adapter_bert.common import files
-from adapter_bert.pipeline import feature_store, writing
+from adapter_bert.pipeline import feature_store, tfrecords
+from adapter_bert.pipeline.feature_store import FeatureStore, num_records
 from adapter_bert.pipeline.records import file_based_input_fn_builder
+from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.tasks import InputExample
-from tests.helpers import DAMAGES, ROOT, VOCABULARY, base_flags, damage
+from tests.helpers import DAMAGES, VOCABULARY, assert_mentions, base_flags, damage, message_of, run_batches
+from tests.kill import Program
 
 LABELS = ("0", "1")
 
@@ -28,29 +28,21 @@ def examples(count=20):
 
 
 @pytest.fixture
-def tokenizer(tiny_bert):
-    return tokenization.FullTokenizer(os.path.join(tiny_bert, "vocab.txt"))
-
-
-@pytest.fixture
-def make(tokenizer, tmp_path):
-    """Asks the cache for features; what is not said is the same each time."""
+def make(tiny_bert, tmp_path):
+    """Ask the store for features, by default always the same."""
+    tokenizer = tokenization.FullTokenizer(os.path.join(tiny_bert, "vocab.txt"))
 
     def make(items=None, labels=LABELS, length=12, key="vocabulary 1", name="train", pad_to=1):
         items = examples() if items is None else items
-        return feature_store.feature_files(str(tmp_path), name, items, labels, length, tokenizer, key, pad_to)
+        return FeatureStore([str(tmp_path)], tokenizer, key).example_files(name, items, labels, length, pad_to)
 
     return make
 
 
 @pytest.fixture
-def no_tokenising(monkeypatch):
-    """Fails a test that makes features where they should be found."""
-
-    def fail(*_):
-        raise AssertionError("features were made again")
-
-    return lambda: monkeypatch.setattr(writing, "write_shards", fail)
+def small_shards(monkeypatch):
+    """Files of eight records each."""
+    monkeypatch.setattr(tfrecords, "RECORDS_PER_SHARD", 8)
 
 
 def ids(paths):
@@ -60,11 +52,11 @@ def ids(paths):
     return found
 
 
-def test_the_same_content_is_made_once(make, no_tokenising):
+def test_the_same_content_is_built_once(make, monkeypatch):
     paths = make()
-    no_tokenising()
+    monkeypatch.setattr(tfrecords, "write_shards", lambda *_: pytest.fail("features were built again"))
     assert make() == paths
-    assert len(ids(paths)) == feature_store.num_records(paths) == 20
+    assert len(ids(paths)) == num_records(paths) == 20
 
 
 def test_names_of_examples_do_not_matter_but_order_does(make):
@@ -85,84 +77,73 @@ def test_names_of_examples_do_not_matter_but_order_does(make):
         {"pad_to": 8},
     ],
 )
-def test_other_content_has_a_file_of_its_own(make, change):
+def test_other_content_has_other_files(make, change):
     first = make()
     other = make(**change)
-    assert other != first
+    assert set(first).isdisjoint(other)
     assert all(map(os.path.exists, first + other))
 
 
-def test_texts_are_not_confused_with_their_borders(make):
+def test_borders_between_texts_matter():
     """`a` + `bc` is another pair than `ab` + `c`, and a text `None` is not a missing one."""
     pairs = [("a", "bc"), ("ab", "c"), ("abc", None), ("abc", "None"), ("abc", "")]
     assert len({tasks.fingerprint([InputExample("x", a, b, "0")]) for a, b in pairs}) == len(pairs)
 
 
-def test_another_version_of_the_code_makes_its_own_file(make, monkeypatch):
-    path = make()
+def test_another_version_of_the_code_has_other_files(make, monkeypatch):
+    paths = make()
     monkeypatch.setattr(feature_store, "_code_fingerprint", lambda modules: "other")
-    assert make() != path
+    assert make() != paths
 
 
-def test_fillers_complete_the_last_batch(make):
+def test_padding_examples_complete_the_last_batch(make):
     paths = make(pad_to=8)
-    assert feature_store.num_records(paths) == 24
-    assert ids(paths)[:20] == ids(make())
-    assert ids(paths)[20:] == [[0]] * 4
-
-
-@pytest.fixture
-def small_shards(monkeypatch):
-    """Files of eight records each."""
-    monkeypatch.setattr(writing, "RECORDS_A_SHARD", 8)
+    assert num_records(paths) == 24
+    assert ids(paths) == ids(make()) + [[0]] * 4
 
 
 @pytest.mark.parametrize("count, sizes", [(1, [1]), (7, [7]), (8, [8]), (9, [8, 1]), (16, [8, 8]), (20, [8, 8, 4])])
-def test_much_data_is_in_several_files_and_in_order(make, small_shards, monkeypatch, count, sizes):
+def test_large_data_is_in_several_files_in_order(make, small_shards, monkeypatch, count, sizes):
     paths = make(examples(count))
-    assert [feature_store.num_records(path) for path in paths] == sizes
-    assert feature_store.num_records(paths) == count
-    monkeypatch.setattr(writing, "RECORDS_A_SHARD", 100)
+    assert [num_records(path) for path in paths] == sizes
+    assert num_records(paths) == count
+    monkeypatch.setattr(tfrecords, "RECORDS_PER_SHARD", 100)
     assert ids(paths) == ids(make(examples(count), key="another"))
 
 
 def test_no_record_is_one_empty_file(tmp_path):
-    [path] = writing.write_shards(iter(()), str(tmp_path / "none"))
-    assert feature_store.num_records(path) == len(ids([path])) == 0
+    [path] = tfrecords.write_shards(iter(()), str(tmp_path / "none"))
+    assert num_records(path) == len(ids([path])) == 0
 
 
-def test_the_network_reads_several_files_as_one(make, small_shards):
+def test_several_files_are_read_as_one(make, small_shards):
     paths = make()
     input_fn = file_based_input_fn_builder(paths, 12, is_training=False, drop_remainder=False)
-    with tf.Graph().as_default(), tf.Session() as session:
-        batch = session.run(tf.data.make_one_shot_iterator(input_fn({"batch_size": 32})).get_next())
+    [batch] = run_batches(input_fn, 32)
     assert [row[mask == 1].tolist() for row, mask in zip(batch["input_ids"], batch["input_mask"])] == ids(paths)
 
 
-def test_partial_files_are_never_taken_for_whole_ones(make, small_shards, tmp_path, monkeypatch):
-    """A process that is stopped while writing leaves nothing behind."""
-    written = writing.write_shards
+def test_an_interrupted_build_leaves_nothing_behind(make, small_shards, tmp_path, monkeypatch):
+    write_shards = tfrecords.write_shards
 
-    def dying(records, stem):
-        def some():
-            for index, record in enumerate(records):
-                if index == 13:
-                    raise KeyboardInterrupt
-                yield record
+    def interrupted(records, stem):
+        def first_records():
+            yield from itertools.islice(records, 13)
+            raise KeyboardInterrupt
 
-        return written(some(), stem)
+        return write_shards(first_records(), stem)
 
-    monkeypatch.setattr(writing, "write_shards", dying)
+    monkeypatch.setattr(tfrecords, "write_shards", interrupted)
     with pytest.raises(KeyboardInterrupt):
         make()
     assert os.listdir(str(tmp_path)) == []
-    monkeypatch.setattr(writing, "write_shards", written)
+    monkeypatch.setattr(tfrecords, "write_shards", write_shards)
     assert len(ids(make())) == 20
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
-def test_a_set_with_a_file_missing_is_made_again(make, small_shards, missing):
-    """As a process leaves it that is killed between two renamings."""
+def test_an_incomplete_set_is_built_again(make, small_shards, missing):
+    """As a process leaves it that is killed between two renames."""
     paths = make()
     whole = ids(paths)
     os.remove(paths[missing])
@@ -171,66 +152,61 @@ def test_a_set_with_a_file_missing_is_made_again(make, small_shards, missing):
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_file_is_made_again(make, small_shards, log, how):
+def test_a_damaged_file_is_built_again_or_named(make, small_shards, log, how):
+    """A file of another size is found at once; TensorFlow finds a changed byte when it reads the record."""
     paths = make()
     whole = ids(paths)
     damage(paths[1], how)
-    assert make() == paths
-    assert ids(paths) == whole
-    assert any(paths[1] in line and "damaged" in line for line in log)
+    if how != "changed byte":
+        assert make() == paths
+        assert any(paths[1] in line and "incomplete" in line for line in log)
+    else:
+        input_fn = file_based_input_fn_builder(make(), 12, is_training=False, drop_remainder=False)
 
+        def read():
+            with feature_store.damage_errors(paths):
+                run_batches(input_fn, 32)
 
-def test_two_damaged_files_do_not_make_a_whole_one(make, small_shards):
-    """Each has the bytes of the other: nothing but their place is wrong."""
-    paths = make()
-    whole = ids(paths)
-    os.rename(paths[0], paths[0] + ".aside")
-    os.rename(paths[1], paths[0])
-    os.rename(paths[0] + ".aside", paths[1])
-    assert make() == paths
+        assert_mentions(message_of(read), paths[1], "damaged", "Delete it")
+        os.remove(paths[1])
+        assert make() == paths
     assert ids(paths) == whole
 
 
 BUILDER = """
-import sys
-sys.path.insert(0, {root!r})
+import run_classifier
 import tokenization
-from adapter_bert.pipeline import feature_store
+from adapter_bert.pipeline.feature_store import FeatureStore
 from tests.pipeline.test_feature_store import LABELS, examples
-print(*feature_store.feature_files({folder!r}, "train", examples(4000), LABELS, 12,
-                           tokenization.FullTokenizer({vocabulary!r}), "vocabulary 1"))
+store = FeatureStore([{folder!r}], tokenization.FullTokenizer({vocabulary!r}), "vocabulary 1")
+print(*store.example_files("train", examples(4000), LABELS, 12))
 """
 
 
-def test_two_processes_may_make_the_same_features_at_the_same_time(tmp_path, tiny_bert):
+def test_two_processes_may_build_the_same_features_concurrently(tmp_path, tiny_bert):
     folder = str(tmp_path / "features")
-    os.makedirs(folder)
-    code = BUILDER.format(
-        root=ROOT,
-        folder=folder,
-        vocabulary=os.path.join(tiny_bert, "vocab.txt"),
-    )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    outputs = [process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    paths = {out.strip().split("\n")[-1] for out, _ in outputs}
+    code = BUILDER.format(folder=folder, vocabulary=os.path.join(tiny_bert, "vocab.txt"))
+    programs = [Program.of_code(code) for _ in range(2)]
+    outputs = [program.process.communicate()[0] for program in programs]
+    assert [program.process.returncode for program in programs] == [0, 0], outputs
+    paths = {output.strip().split("\n")[-1] for output in outputs}
     assert len(paths) == 1
     assert os.listdir(folder) == [os.path.basename(path) for path in paths]
     assert len(ids(paths)) == 4000
 
 
 @pytest.mark.long
-def test_runs_of_a_sweep_share_their_features(tiny_bert, cola_dir, tmp_path, no_tokenising):
+def test_runs_of_a_sweep_share_features(tiny_bert, cola_dir, tmp_path, monkeypatch):
     flags = dict(base_flags(tiny_bert, cola_dir, str(tmp_path / "one")), do_train=True, do_eval=True)
     flags.update(num_train_epochs=0.2)
-    run_classifier.run_task(run_classifier.ClassifierSettings(**flags))
+    run_classifier.run_task(ClassifierSettings(**flags))
     assert sorted(os.listdir(str(tmp_path))) == ["features", "one"]
-    no_tokenising()
+    monkeypatch.setattr(tfrecords, "write_shards", lambda *_: pytest.fail("features were built again"))
     flags.update(seed=2, output_dir=str(tmp_path / "two"), learning_rate=1e-3)
-    run_classifier.run_task(run_classifier.ClassifierSettings(**flags))
+    run_classifier.run_task(ClassifierSettings(**flags))
+
+
+# --------------------------------------------------------------------------------------- settings
 
 
 @pytest.mark.parametrize(
@@ -243,33 +219,20 @@ def test_runs_of_a_sweep_share_their_features(tiny_bert, cola_dir, tmp_path, no_
         ("gs://bucket", ("gs://bucket/features",)),
     ],
 )
-def test_features_lie_beside_the_output_folder_or_else_in_it(output_dir, folders):
-    assert run_classifier.ClassifierSettings(output_dir=output_dir).feature_folders == folders
-    chosen = run_classifier.ClassifierSettings(output_dir=output_dir, feature_cache_dir="/x")
-    assert chosen.feature_folders == ("/x",)
+def test_features_are_beside_the_output_folder_or_else_in_it(output_dir, folders):
+    assert ClassifierSettings(output_dir=output_dir).feature_folders == folders
+    assert ClassifierSettings(output_dir=output_dir, feature_cache_dir="/x").feature_folders == ("/x",)
 
 
-def test_a_place_that_cannot_be_written_gives_way_to_the_next(tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    second = str(tmp_path / "second")
-    assert files.writable_folder(str(blocked / "features"), second) == second
-    assert files.writable_folder(second, str(blocked / "features")) == second
-    assert os.listdir(second) == []
-
-
-def test_settings_that_give_other_ids_have_another_key(tiny_bert, cola_dir, tmp_path):
+def test_the_tokenizer_key_depends_on_what_determines_ids(tiny_bert, cola_dir, tmp_path):
     flags = base_flags(tiny_bert, cola_dir, str(tmp_path / "out"))
-    key = run_classifier.ClassifierSettings(**flags).tokenizer_key
-    copied = tmp_path / "copy.txt"
+    copied, other = tmp_path / "copy.txt", tmp_path / "other.txt"
     copied.write_text("\n".join(VOCABULARY) + "\n")
-    other = tmp_path / "other.txt"
     other.write_text("\n".join(VOCABULARY[:5] + VOCABULARY[:4:-1]) + "\n")
 
-    def key_with(**changes):
-        return run_classifier.ClassifierSettings(**dict(flags, **changes)).tokenizer_key
+    def key(**changes):
+        return ClassifierSettings(**dict(flags, **changes)).tokenizer_key
 
-    assert key_with(vocab_file=str(copied)) == key, "the same vocabulary in another place"
-    assert key_with(learning_rate=1.0) == key
-    assert key_with(vocab_file=str(other)) != key
-    assert key_with(do_lower_case=False) != key
+    assert key(vocab_file=str(copied)) == key(learning_rate=1.0) == key()
+    assert key(vocab_file=str(other)) != key()
+    assert key(do_lower_case=False) != key()

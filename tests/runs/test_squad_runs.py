@@ -388,8 +388,8 @@ def test_adapters_of_a_classification_are_a_start_but_no_answer(tiny_bert, cola_
 BAD_COMMANDS = {
     "no file to train on": ({"train_file": None}, "--do_train needs --train_file"),
     "no file to answer": ({"predict_file": None}, "needs --predict_file"),
-    "windows that do not overlap": ({"doc_stride": 21}, "--doc_stride=21 is too far.*leave 21 tokens.*below 21"),
-    "windows far apart": ({"doc_stride": 128}, "--doc_stride=128 is too far"),
+    "windows that do not overlap": ({"doc_stride": 21}, "--doc_stride=21 is too large.*leave 21 tokens.*below 21"),
+    "windows far apart": ({"doc_stride": 128}, "--doc_stride=128 is too large"),
     "no room for a paragraph": ({"max_query_length": 29}, "leave no room for the paragraph.*at least 33"),
     "an odd number": ({"n_best_size": 0}, "--n_best_size must be 1 or more, found 0"),
     "an answer of no tokens": ({"max_answer_length": 0}, "--max_answer_length must be 1 or more, found 0"),

@@ -69,7 +69,7 @@ def run(script, given):
         ("run_classifier.py", {"vocab_file": "no.txt"}, "error: --vocab_file=no.txt: no such file"),
         ("run_classifier.py", {"data_dir": "nowhere"}, "error: --data_dir=nowhere: no such folder"),
         ("run_classifier.py", {"init_checkpoint": "no.ckpt"}, "--init_checkpoint=no.ckpt: no such checkpoint"),
-        ("run_squad.py", {"doc_stride": "400"}, "error: --doc_stride=400 is too far"),
+        ("run_squad.py", {"doc_stride": "400"}, "error: --doc_stride=400 is too large"),
         ("run_squad.py", {"train_file": "no.json"}, "error: --train_file=no.json: no such file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value),

@@ -1,4 +1,4 @@
-"""Ctrl-C and `kill` end a training at the next step, with a checkpoint, and not in the middle of one."""
+"""Stop a training at the next step, with a checkpoint, when Ctrl-C or `kill` asks for it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class StopRequest:
 
 @contextlib.contextmanager
 def deferred(enabled: bool = True) -> Iterator[StopRequest]:
-    """While this lasts, and if enabled, a first signal is noted; a second one acts as it always does."""
+    """Turn the first signal inside the block into a stop request; a second one acts as usual."""
     request = StopRequest()
-    # Only the main thread may set handlers: in a notebook's thread signals stay as they are.
+    # Only the main thread may set handlers; in another thread, e.g. of a notebook, signals act as usual.
     if not enabled or threading.current_thread() is not threading.main_thread():
         yield request
         return
     earlier = {number: signal.getsignal(number) for number in SIGNALS}
 
-    def note(number: int, frame: object) -> None:
-        request.is_set = True
-        restore()
-
     def restore() -> None:
         for number, handler in earlier.items():
             signal.signal(number, handler)
 
+    def handle(number: int, frame: object) -> None:
+        request.is_set = True
+        restore()
+
     for number in SIGNALS:
-        signal.signal(number, note)
+        signal.signal(number, handle)
     try:
         yield request
     finally:

@@ -1,0 +1,60 @@
+"""The first signal asks for a stop, the second one acts as usual."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from adapter_bert.common import signals
+
+
+@pytest.fixture
+def handled():
+    """Signals that reach the ordinary handlers."""
+    received = []
+    earlier = {number: signal.signal(number, lambda n, frame: received.append(n)) for number in signals.SIGNALS}
+    yield received
+    for number, handler in earlier.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", signals.SIGNALS)
+def test_a_first_signal_is_a_request_and_a_second_acts_as_usual(handled, number):
+    with signals.deferred() as stop:
+        assert not stop.is_set
+        os.kill(os.getpid(), number)
+        assert stop.is_set and handled == []
+        os.kill(os.getpid(), number)
+        assert handled == [number]
+
+
+def test_handlers_are_restored_also_after_an_error(handled):
+    with pytest.raises(ValueError), signals.deferred():
+        raise ValueError
+    for number in signals.SIGNALS:
+        os.kill(os.getpid(), number)
+    assert handled == list(signals.SIGNALS)
+
+
+def test_signals_act_as_usual_if_disabled(handled):
+    with signals.deferred(enabled=False) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert not stop.is_set and handled == [signal.SIGTERM]
+
+
+def test_another_thread_leaves_the_handlers_alone(handled):
+    requests = []
+
+    def work():
+        with signals.deferred() as stop:
+            requests.append(stop)
+
+    before = [signal.getsignal(number) for number in signals.SIGNALS]
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert [request.is_set for request in requests] == [False]
+    assert [signal.getsignal(number) for number in signals.SIGNALS] == before

@@ -1,0 +1,221 @@
+"""From the right positions come the right answers, and a fitted threshold gives the scores it was fitted for."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+
+import tokenization
+from adapter_bert.evaluation.answer_decoding import AnswerDecoder
+from adapter_bert.evaluation.answers import AnswerRules
+from adapter_bert.pipeline import spans
+from adapter_bert.pipeline.windows import WindowConfig
+from adapter_bert.tasks import squad
+from adapter_bert.tasks.squad import Dataset, GoldAnswer, Paragraph, Question
+from tests.pipeline.test_spans import (
+    SMALL,
+    SQUAD_V1,
+    asked,
+    dataset_of,
+    features_of,
+    made_up,
+    made_up_answer,
+    needed,
+    sample,
+    write_vocabulary,
+)
+from tests.test_tokenization import SHARED_SPM, train_sentencepiece
+
+pytestmark = pytest.mark.smoke
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return tokenization.FullTokenizer(write_vocabulary(tmp_path_factory.mktemp("vocab")))
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory):
+    model = train_sentencepiece(tmp_path_factory.mktemp("spm"), ["[CLS]", "[SEP]", "9,", "8,"])
+    return tokenization.SentencePieceTokenizer(model)
+
+
+def rows_for(dataset: Dataset, tokenizer, config: WindowConfig, logits_of):
+    """Predictions of a network that gives each window these logits."""
+    return [
+        {
+            "question_ids": np.int32(features.question_id),
+            "window_ids": np.int32(features.window_id),
+            "logits": logits_of(features),
+            "loss": np.float32(0.5),
+        }
+        for features in features_of(dataset, tokenizer, config)
+    ]
+
+
+def oracle(features: spans.SpanFeatures) -> np.ndarray:
+    """10 at the right positions, 0 elsewhere."""
+    logits = np.zeros((2, len(features.input_ids)), np.float32)
+    logits[[0, 1], [features.start_position, features.end_position]] = 10.0
+    return logits
+
+
+def check_oracle(dataset: Dataset, tokenizer, config: WindowConfig, version_2: bool = False):
+    """Return the scores of the right positions; every answer must be the annotated text."""
+    decoder = AnswerDecoder(dataset, tokenizer, config, AnswerRules(version_2=version_2))
+    rows = rows_for(dataset, tokenizer, config, oracle)
+    answers = decoder.answer(rows)
+    assert {name: answer.text for name, answer in answers.items()} == {
+        question.id: question.answers[0].text if question.answers else "" for question in dataset.questions()
+    }
+    return decoder.score(rows)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_right_positions_give_right_answers(tokenizer, seed):
+    assert check_oracle(made_up(seed, tokenizer), tokenizer, SMALL).metrics["exact_match"] == 100.0
+    dataset = made_up(seed, tokenizer, unanswerable=0.4)
+    assert check_oracle(dataset, tokenizer, SMALL, version_2=True).metrics["exact"] == 100.0
+
+
+def test_right_positions_give_right_answers_with_sentence_pieces(sentencepiece):
+    context = 'The  quick brown fox said "no" 1928,9 times,\nthe LAZY do\u0301g.\t' * 4
+    for seed in range(20):
+        generator = random.Random(seed)
+        answers = []
+        while len(answers) < 5:
+            answer = made_up_answer(generator, context, sentencepiece)
+            if answer.text and answer.text == answer.text.strip():  # the start of a word alone has no character
+                answers.append(answer)
+        questions = tuple(Question(str(n), "Quick fox?", (answer,), False) for n, answer in enumerate(answers))
+        scores = check_oracle(dataset_of(Paragraph(context, questions)), sentencepiece, SMALL)
+        assert scores.metrics["exact_match"] == 100.0
+
+
+def test_right_positions_in_sentence_pieces_give_the_right_answers_to_real_questions():
+    pytest.importorskip("sentencepiece")
+    tokenizer = tokenization.SentencePieceTokenizer(needed(SHARED_SPM))
+    questions = sample(squad.read(needed(SQUAD_V1)), 20)
+    decoder = AnswerDecoder(questions, tokenizer, WindowConfig(), AnswerRules())
+    scores = decoder.score(rows_for(questions, tokenizer, WindowConfig(), oracle))
+    assert scores.metrics["exact_match"] >= 97.0
+
+
+@pytest.mark.parametrize("version_2", [False, True])
+def test_a_paragraph_with_nothing_visible_has_no_window_and_no_answer(tokenizer, version_2):
+    dataset = dataset_of(
+        *(
+            Paragraph(context, (Question(name, "Who?", (GoldAnswer(text, start),), False),))
+            for name, context, text, start in [
+                ("before", "a b", "b", 2),
+                ("empty", "", "b", None),
+                ("invisible", "\u200b \n\xad", "b", None),
+                ("behind", "c d", "d", 2),
+            ]
+        )
+    )
+    rows = rows_for(dataset, tokenizer, SMALL, oracle)
+    assert [int(row["question_ids"]) for row in rows] == [0, 3], "questions keep their numbers"
+    decoder = AnswerDecoder(dataset, tokenizer, SMALL, AnswerRules(version_2=version_2))
+    answers = {name: answer.text for name, answer in decoder.answer(rows).items()}
+    assert answers == {"before": "b", "empty": "", "invisible": "", "behind": "d"}
+    assert decoder.score(rows).metrics["f1"] == 50.0
+
+
+def test_scores_do_not_need_a_window(tokenizer):
+    dataset = dataset_of(asked(" ", "b"))
+    assert features_of(dataset, tokenizer, SMALL) == []
+    scores = AnswerDecoder(dataset, tokenizer, SMALL, AnswerRules(version_2=True)).score([])
+    assert scores.metrics["f1"] == 0.0
+    assert math.isnan(scores.loss)
+
+
+# --------------------------------------------------------------------------------------------- scores and threshold
+
+
+def random_rows(dataset: Dataset, tokenizer, seed: int, scale: float = 1.0, null: float = 0.0):
+    """Return partly right predictions; `null` is added to the logits of no answer."""
+    generator = np.random.RandomState(seed)
+
+    def logits_of(features):
+        noise = generator.normal(0.0, 4.0, (2, len(features.input_ids)))
+        noise[:, 0] += null
+        return ((noise + oracle(features) * generator.uniform(0, 1)) * scale).astype(np.float32)
+
+    return rows_for(dataset, tokenizer, SMALL, logits_of)
+
+
+def scores_of(dataset: Dataset, tokenizer, rows, **rules):
+    return AnswerDecoder(dataset, tokenizer, SMALL, AnswerRules(version_2=True, **rules)).score(rows)
+
+
+@pytest.mark.parametrize("version_2", [False, True])
+def test_the_order_of_rows_does_not_matter(tokenizer, version_2):
+    for seed in range(5):
+        dataset = made_up(seed, tokenizer, unanswerable=0.5 * version_2)
+        rows = random_rows(dataset, tokenizer, seed)
+        decoder = AnswerDecoder(dataset, tokenizer, SMALL, AnswerRules(version_2=version_2))
+        expected, answers = decoder.score(rows), decoder.answer(rows)
+        random.Random(seed).shuffle(rows)
+        assert decoder.score(rows) == expected
+        shuffled = decoder.answer(rows)
+        assert shuffled == answers and list(shuffled) == list(answers)
+
+
+def plain_words(seed: int, tokenizer) -> Dataset:
+    """Questions whose answers consist of words that the normalization of answers keeps."""
+    generator = random.Random(seed)
+    paragraphs = []
+    for number in range(generator.randrange(2, 12)):
+        context = " ".join(generator.choice("bcdefghijklmnopqrstuvwxyz") for _ in range(generator.randrange(1, 30)))
+        is_impossible = generator.random() < 0.5
+        answers = () if is_impossible else (made_up_answer(generator, context, tokenizer),)
+        paragraphs.append(Paragraph(context, (Question(str(number), "Who?", answers, is_impossible),)))
+    return dataset_of(*paragraphs)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e30])
+def test_a_fitted_threshold_gives_the_scores_that_it_was_fitted_for(tokenizer, scale):
+    """F1 may differ in its last digits, as sums have another order; exact matches are counted."""
+    silent = some = 0
+    for seed in range(80):
+        dataset = plain_words(seed, tokenizer)
+        rows = random_rows(dataset, tokenizer, seed, scale, null=seed % 4 * 4.0)
+        fitted = scores_of(dataset, tokenizer, rows, null_threshold=random.Random(seed).uniform(-9, 9))
+        again = scores_of(dataset, tokenizer, rows, null_threshold=fitted.metrics["best_f1_thresh"])
+        assert again.metrics["f1"] == pytest.approx(fitted.metrics["best_f1"], rel=1e-13), seed
+        exact = scores_of(dataset, tokenizer, rows, null_threshold=fitted.details["best_exact_thresh"])
+        assert exact.metrics["exact"] == fitted.details["best_exact"], seed
+        for name in ("best_f1", "best_f1_thresh"):
+            assert again.metrics[name] == fitted.metrics[name], "fitted values do not depend on the threshold in use"
+        assert fitted.metrics["best_f1"] >= max(fitted.metrics["f1"], exact.metrics["f1"]) - 1e-9
+        nothing = AnswerDecoder(dataset, tokenizer, SMALL, AnswerRules(version_2=True)).no_answer_score()
+        answers = AnswerDecoder(
+            dataset, tokenizer, SMALL, AnswerRules(version_2=True, null_threshold=fitted.metrics["best_f1_thresh"])
+        ).answer(rows)
+        if not any(answer.text for answer in answers.values()):
+            silent += 1
+            assert again.metrics["f1"] == nothing["f1"]
+        else:
+            some += 1
+            assert again.metrics["f1"] > nothing["f1"]
+    assert silent > 3 and some > 3, (silent, some)
+
+
+def test_no_threshold_is_better_than_the_fitted_one(tokenizer):
+    for seed in range(20):
+        dataset = plain_words(seed, tokenizer)
+        rows = random_rows(dataset, tokenizer, seed, null=seed % 4 * 4.0)
+        best = scores_of(dataset, tokenizer, rows).metrics["best_f1"]
+        tried = [scores_of(dataset, tokenizer, rows, null_threshold=t).metrics["f1"] for t in np.arange(-40, 40, 2.5)]
+        assert max(tried) <= best + 1e-9
+
+
+def test_the_threshold_is_unchanged_by_a_flag_or_json(tokenizer):
+    dataset = plain_words(1, tokenizer)
+    fitted = scores_of(dataset, tokenizer, random_rows(dataset, tokenizer, 1)).metrics["best_f1_thresh"]
+    assert float(f"{fitted}") == fitted == json.loads(json.dumps(fitted))
