@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import ctypes
 import itertools
 import multiprocessing
@@ -91,15 +90,9 @@ def map_in_order(
 def _submit(executor: ProcessPoolExecutor, item: Any) -> Future:
     # The executor forks here. Workers inherit the signal mask: Ctrl-C, which a terminal sends to all processes, stops
     # this process only, and this process then ends the workers.
-    with _blocked(signal.SIGINT):
-        return executor.submit(_apply, item)
-
-
-@contextlib.contextmanager
-def _blocked(number: signal.Signals) -> Iterator[None]:
-    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        return executor.submit(_apply, item)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
 

@@ -177,18 +177,7 @@ def convert_single_example(
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
 ) -> InputFeatures:
-    """Convert an example to features of length `max_seq_length`; log the first one.
-
-    Args:
-      ex_index: index of the example.
-      example: the example, or a padding example.
-      label_list: labels in the order of the classes; empty for regression.
-      max_seq_length: number of ids, with padding.
-      tokenizer: converts text to ids.
-
-    Raises:
-      errors.UserError: the label is unknown.
-    """
+    """Convert an example to features of length `max_seq_length`; log the example with index 0. See `Encoder`."""
     # A pair, max_seq_length = 12:
     #   tokens:      [CLS] is this big ? [SEP] no , it ##s [SEP] [PAD]
     #   segment_ids:   0    0   0   0  0   0    1 1  1  1    1     0
@@ -215,12 +204,9 @@ def convert_examples_to_features(
 
 
 def iterate_records(examples: Iterable[Example], encoder: Encoder, processes: Optional[int] = None) -> Iterator[bytes]:
-    """Yield a record per example, without padding. Examples are read when needed.
+    """Yield a record per example, without padding; examples are read when needed.
 
-    Args:
-      examples: the examples.
-      encoder: encodes them.
-      processes: see `parallel.map_in_order`; by default one if there are few examples.
+    By default few examples are encoded in this process, and many in several, see `parallel.map_in_order`.
     """
 
     def encode_chunk(chunk: Sequence[Example]) -> List[bytes]:

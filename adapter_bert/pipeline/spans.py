@@ -133,14 +133,9 @@ def make_windows(document: Document, query_length: int, config: WindowConfig) ->
     """Return the windows of a paragraph beside a question; none for a paragraph without tokens."""
     ranges = window_ranges(len(document.ids), config.context_length(query_length), config.doc_stride)
     chosen = max_context_windows(len(document.ids), ranges)
+    first = query_length + 2  # after [CLS] question [SEP]
     return [
-        Window(
-            begin,
-            query_length + 2,
-            document.starts[begin:end],
-            document.ends[begin:end],
-            chosen[begin:end] == number,
-        )
+        Window(begin, first, document.starts[begin:end], document.ends[begin:end], chosen[begin:end] == number)
         for number, (begin, end) in enumerate(ranges)
     ]
 
@@ -185,15 +180,7 @@ def iterate_records(
     pad_to: int = 1,
     processes: Optional[int] = None,
 ) -> Iterator[bytes]:
-    """Yield a record per window, in order, and padding windows up to a multiple of `pad_to`.
-
-    Args:
-      paragraphs: paragraphs with their questions; read when needed.
-      tokenizer: converts text to ids.
-      config: lengths of windows.
-      pad_to: batch size.
-      processes: see `parallel.map_in_order`.
-    """
+    """Yield a record per window, in order, and padding windows up to a multiple of the batch size `pad_to`."""
 
     def numbered() -> Iterator[Tuple[int, Paragraph]]:
         number = 0

@@ -24,7 +24,7 @@ from adapter_bert import tasks
 from adapter_bert.devices import estimators
 from adapter_bert.model import parameters
 from adapter_bert.model.heads import ClassificationHead
-from adapter_bert.pipeline import feature_store
+from adapter_bert.pipeline.feature_store import FeatureStore
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.training.model_fn import Schedule, build_model_fn
 from adapter_bert.weights import bases, fingerprints, packs
@@ -109,7 +109,7 @@ def features(job: common.Job) -> common.Result:
     tokenizer = tokenization.FullTokenizer(os.path.join(job["base_dir"], "vocab.txt"))
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        feature_store.feature_files(folder, "train", examples, task.labels, job["length"], tokenizer, "")
+        FeatureStore([folder], tokenizer, "").example_files("train", examples, task.labels, job["length"])
         return {"seconds": [time.perf_counter() - started], "examples": len(examples)}
 
 

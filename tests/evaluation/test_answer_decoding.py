@@ -16,7 +16,7 @@ from adapter_bert.pipeline import spans
 from adapter_bert.pipeline.windows import WindowConfig
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.squad import Dataset, GoldAnswer, Paragraph, Question
-from tests.pipeline.test_spans import (
+from tests.pipeline.squad_data import (
     SMALL,
     SQUAD_V1,
     asked,

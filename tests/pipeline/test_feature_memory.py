@@ -17,7 +17,7 @@ sys.path.insert(0, {root!r})
 import tokenization
 from adapter_bert import tasks
 from adapter_bert.common import parallel
-from adapter_bert.pipeline import feature_store
+from adapter_bert.pipeline.feature_store import FeatureStore
 
 def resident(name):
     with open("/proc/self/status") as file:
@@ -30,7 +30,7 @@ with open("/proc/self/clear_refs", "w") as file:
     file.write("5")  # resets the peak
 before = resident("VmRSS")
 split = tasks.StreamedSplit(task, {folder!r}, "train")
-paths = feature_store.feature_files({folder!r}, "train", split, task.labels, 128, tokenizer, "")
+paths = FeatureStore([{folder!r}], tokenizer, "").example_files("train", split, task.labels, 128)
 child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 print(json.dumps(dict(rows=len(split), files=len(paths), growth=resident("VmHWM") - before, child=child)))
 """

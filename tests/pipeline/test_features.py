@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -27,10 +28,8 @@ LABELS = ["bad", "good"]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join(VOCABULARY) + "\n")
-    return tokenization.FullTokenizer(str(path))
+def tokenizer(tiny_bert):
+    return tokenization.FullTokenizer(os.path.join(tiny_bert, "vocab.txt"))
 
 
 def ids(text: str) -> list:

@@ -25,25 +25,12 @@ from adapter_bert.pipeline.records import file_based_input_fn_builder
 from adapter_bert.pipeline.windows import WindowConfig
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.squad.dataset import Dataset, GoldAnswer, Paragraph, Question
-from tests.helpers import SHARED, run_batches
+from tests.helpers import run_batches
 from tests.kill import Program
-from tests.test_tokenization import SHARED_VOCAB, SPECIALS, write
+from tests.pipeline.squad_data import SMALL, SQUAD_V1, asked, features_of, made_up, needed, sample, write_vocabulary
+from tests.test_tokenization import SHARED_VOCAB
 
 pytestmark = pytest.mark.smoke
-
-SQUAD_V1 = os.path.join(SHARED, "data", "squad", "dev-v1.1.rebuilt.json")
-PIECES = ["golden", "gate", "##s", "##en", "gold", "19", "##th", "un", "##want", "##ed", "cafe", "who", "?", "日", "本"]
-# Words of made-up paragraphs; the last one is unknown.
-WORDS = ["Golden", "gates", "(1895-1943)", "well-known,", "Caf\xe9", "cafe\u0301", "U.S.'s", "19th", "1919"]
-WORDS += ["“unwanted”", "日本", "$3.5bn", "a-a-a", "ca\xadfe", "ß"]
-SPACES = [" ", " ", " ", "  ", "\n", "\t", "\u202f", "\xa0"]
-SMALL = WindowConfig(max_seq_length=40, doc_stride=8, max_query_length=6)
-
-
-def write_vocabulary(folder) -> str:
-    characters = "abcdefghijklmnopqrstuvwxyz0123456789(-),.'$“”;"
-    pieces = [prefix + character for prefix in ("", "##") for character in characters]
-    return write(folder / "vocab.txt", "\n".join(SPECIALS + PIECES + pieces) + "\n")
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +43,6 @@ def tokenizer(vocab_file):
     return tokenization.FullTokenizer(vocab_file)
 
 
-def needed(path):
-    if not os.path.exists(path):
-        pytest.skip(f"{path} does not exist")
-    return path
-
-
 @pytest.fixture(scope="module")
 def real_tokenizer():
     return tokenization.FullTokenizer(needed(SHARED_VOCAB))
@@ -71,65 +52,6 @@ def real_tokenizer():
 def real():
     """SQuAD's development set of version 1.1."""
     return squad.read(needed(SQUAD_V1))
-
-
-def sample(dataset: Dataset, every: int, first: int = 0) -> Dataset:
-    return dataclasses.replace(dataset, paragraphs=dataset.paragraphs[first::every])
-
-
-# ------------------------------------------------------------------------------------------ made-up questions
-
-
-def dataset_of(*paragraphs: Paragraph) -> Dataset:
-    return Dataset("made-up.json", paragraphs, says_impossible=True)
-
-
-def asked(context: str, *answers: str, text: str = "Who?", **more) -> Paragraph:
-    """A paragraph with one question; each answer is where its text first occurs."""
-    found = tuple(GoldAnswer(answer, context.find(answer) if answer in context else None) for answer in answers)
-    return Paragraph(context, (Question("q", text, found, more.get("is_impossible", not answers)),))
-
-
-def made_up_context(generator: random.Random, count: int) -> str:
-    return "".join(generator.choice(WORDS) + generator.choice(SPACES) for _ in range(count))
-
-
-def made_up_answer(generator: random.Random, context: str, tokenizer) -> GoldAnswer:
-    """A range of a few tokens; with `tokenizer=None` of characters, visible at both ends."""
-    if tokenizer is None:
-        visible = [index for index, char in enumerate(context) if not char.isspace()]
-        first = generator.randrange(len(visible))
-        last = min(first + generator.randrange(20), len(visible) - 1)
-        return GoldAnswer(context[visible[first] : visible[last] + 1], visible[first])
-    document = spans.tokenize_document(context, tokenizer)
-    first = generator.randrange(len(document.ids))
-    last = min(first + generator.randrange(4), len(document.ids) - 1)
-    start = int(document.starts[first])
-    return GoldAnswer(context[start : int(document.ends[last])], start)
-
-
-def made_up(seed: int, tokenizer=None, paragraphs: int = 6, unanswerable: float = 0.0) -> Dataset:
-    """Paragraphs of one word up to several windows, with three questions each."""
-    generator = random.Random(seed)
-    made = []
-    for number in range(paragraphs):
-        context = made_up_context(generator, generator.choice([1, 4, 20, 60]))
-        questions = []
-        for index in range(3):
-            text = made_up_context(generator, generator.randrange(8))
-            is_impossible = generator.random() < unanswerable
-            answers = () if is_impossible else (made_up_answer(generator, context, tokenizer),)
-            questions.append(Question(f"{number}.{index}", text, answers, is_impossible))
-        made.append(Paragraph(context, tuple(questions)))
-    return dataset_of(*made)
-
-
-def features_of(dataset: Dataset, tokenizer, config: WindowConfig) -> List[spans.SpanFeatures]:
-    made, number = [], 0
-    for paragraph in dataset.paragraphs:
-        made.extend(spans.paragraph_features(paragraph, number, tokenizer, config))
-        number += len(paragraph.questions)
-    return made
 
 
 # ---------------------------------------------------------------------------------------------------- windows
@@ -144,14 +66,12 @@ def windows_by_rule(count: int, room: int, stride: int):
 
 def best_window_by_rule(token: int, windows):
     """Google's rule for one token: the shorter side plus a hundredth of the window's length; the first of equals."""
-    showing = [number for number, (begin, end) in enumerate(windows) if begin <= token < end]
-    return max(
-        showing,
-        key=lambda number: (
-            min(token - windows[number][0], windows[number][1] - 1 - token)
-            + 0.01 * (windows[number][1] - windows[number][0])
-        ),
-    )
+
+    def context(number):
+        begin, end = windows[number]
+        return min(token - begin, end - 1 - token) + 0.01 * (end - begin)
+
+    return max((number for number, (begin, end) in enumerate(windows) if begin <= token < end), key=context)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -165,11 +85,7 @@ def test_windows_and_their_context_are_those_of_googles_rules(seed):
         assert found == windows_by_rule(count, room, stride)
         best = [best_window_by_rule(token, found) for token in range(count)]
         assert spans.max_context_windows(count, found).tolist() == best
-
-
-def test_a_paragraph_without_tokens_has_no_window():
-    assert spans.window_ranges(0, 10, 5) == []
-    assert spans.max_context_windows(0, []).tolist() == []
+    assert spans.window_ranges(0, 10, 5) == [] and spans.max_context_windows(0, []).tolist() == []
 
 
 def test_windows_know_their_tokens_and_characters(tokenizer):
@@ -186,21 +102,15 @@ def test_windows_know_their_tokens_and_characters(tokenizer):
     assert shown_best == ["abcd", "efg", "hij"]
 
 
-# ---------------------------------------------------------------------- features, against those of Google's way
+# ---------------------------------------------------------------------- comparison with Google's script
 
 
 class Words(NamedTuple):
-    """A paragraph as Google's script has it.
+    """A paragraph in Google's script."""
 
-    Attributes:
-      begins: index of the first character of each word.
-      tokens: tokens of all words, tokenized one by one.
-      bounds: index of the first token of each word, then the number of tokens.
-    """
-
-    begins: List[int]
-    tokens: List[str]
-    bounds: List[int]
+    begins: List[int]  # index of the first character of each word
+    tokens: List[str]  # tokens of all words, tokenized one by one
+    bounds: List[int]  # index of the first token of each word, then the number of tokens
 
 
 @functools.lru_cache(maxsize=None)
@@ -285,13 +195,8 @@ def test_features_of_real_questions_are_googles(real, real_tokenizer):
     different = questions_that_differ(questions, real_tokenizer, WindowConfig())
     assert [answer.text for _, answer in different] == ["gold", "Israel", "equality"]
     assert all(is_cut(context, answer) for context, answer in different)
-
-
-def test_features_of_real_questions_in_small_windows_are_googles(real, real_tokenizer):
-    questions = sample(real, 40, first=20)
-    config = WindowConfig(max_seq_length=64, doc_stride=20, max_query_length=10)
-    assert len(features_of(questions, real_tokenizer, config)) > 6 * questions.num_questions
-    assert [answer.text for _, answer in questions_that_differ(questions, real_tokenizer, config)] == []
+    small = WindowConfig(max_seq_length=64, doc_stride=20, max_query_length=10)
+    assert questions_that_differ(sample(real, 40, first=20), real_tokenizer, small) == []
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
@@ -366,37 +271,33 @@ def test_features_are_those_of_transformers(real, real_tokenizer, config):
 # -------------------------------------------------------------------------------------------------- positions
 
 
-def positions(paragraph: Paragraph, tokenizer, config: WindowConfig = SMALL):
-    made = spans.paragraph_features(paragraph, 0, tokenizer, config)
-    return [(features.start_position, features.end_position) for features in made]
+FOUR = WindowConfig(max_seq_length=9, doc_stride=2, max_query_length=2)  # windows of four tokens: abcd, cdef, efgh
 
 
-def test_positions_are_those_in_the_sequence(tokenizer):
-    # [CLS] who ? [SEP] a b c d e
-    assert positions(asked("a b c d e", "b c"), tokenizer) == [(5, 6)]
-    assert positions(asked("a b c d e", "a"), tokenizer) == [(4, 4)]
-    assert positions(asked("a b c d e", "e"), tokenizer) == [(8, 8)]
-
-
-def test_a_question_without_an_answer_points_to_the_first_token(tokenizer):
-    assert positions(asked("a b c", is_impossible=True), tokenizer) == [(0, 0)]
-    assert positions(asked("a b c", "b", is_impossible=True), tokenizer) == [(0, 0)]
-    assert positions(asked("a b c", is_impossible=False), tokenizer) == [(0, 0)], "a test file"
-    assert positions(asked("a b c", "not there"), tokenizer) == [(0, 0)]
-
-
-def test_an_answer_must_be_completely_in_the_window(tokenizer):
-    # Windows of four tokens: abcd, cdef, efgh.
-    config = WindowConfig(max_seq_length=9, doc_stride=2, max_query_length=2)
-    context = "a b c d e f g h"
-    assert positions(asked(context, "c d"), tokenizer, config) == [(6, 7), (4, 5), (0, 0)]
-    assert positions(asked(context, "d e"), tokenizer, config) == [(0, 0), (5, 6), (0, 0)]
-    assert positions(asked(context, "b c d e"), tokenizer, config) == [(0, 0)] * 3
-    assert positions(asked(context, "a b c d e f g h"), tokenizer, config) == [(0, 0)] * 3
-
-
-def test_the_first_answer_that_occurs_in_the_paragraph_counts(tokenizer):
-    assert positions(asked("a b c d", "x", "c", "a"), tokenizer) == [(6, 6)]
+@pytest.mark.parametrize(
+    "paragraph, config, positions",
+    [
+        # [CLS] who ? [SEP] a b c d e
+        (asked("a b c d e", "b c"), SMALL, [(5, 6)]),
+        (asked("a b c d e", "a"), SMALL, [(4, 4)]),
+        (asked("a b c d e", "e"), SMALL, [(8, 8)]),
+        # Without an answer, positions are those of [CLS].
+        (asked("a b c", is_impossible=True), SMALL, [(0, 0)]),
+        (asked("a b c", "b", is_impossible=True), SMALL, [(0, 0)]),
+        (asked("a b c", is_impossible=False), SMALL, [(0, 0)]),
+        (asked("a b c", "not there"), SMALL, [(0, 0)]),
+        # The first answer that occurs in the paragraph counts.
+        (asked("a b c d", "x", "c", "a"), SMALL, [(6, 6)]),
+        # An answer must be completely in the window.
+        (asked("a b c d e f g h", "c d"), FOUR, [(6, 7), (4, 5), (0, 0)]),
+        (asked("a b c d e f g h", "d e"), FOUR, [(0, 0), (5, 6), (0, 0)]),
+        (asked("a b c d e f g h", "b c d e"), FOUR, [(0, 0)] * 3),
+        (asked("a b c d e f g h", "a b c d e f g h"), FOUR, [(0, 0)] * 3),
+    ],
+)
+def test_positions_are_those_in_the_sequence(tokenizer, paragraph, config, positions):
+    found = spans.paragraph_features(paragraph, 0, tokenizer, config)
+    assert [(features.start_position, features.end_position) for features in found] == positions
 
 
 @pytest.mark.parametrize(
@@ -428,22 +329,24 @@ def test_characters_without_a_token_are_not_found(tokenizer):
     assert document.find(None) is None
 
 
-def test_a_long_question_is_truncated(tokenizer):
+@pytest.mark.parametrize(
+    "text, tokens",
+    [
+        ("a b c d e f", "[CLS] a b c [SEP] y z [SEP]"),
+        ("Who?", "[CLS] who ? [SEP] y z [SEP]"),
+        (" \u200b", "[CLS] [SEP] y z [SEP]"),
+    ],
+)
+def test_a_question_is_truncated_and_may_have_no_tokens(tokenizer, text, tokens):
     config = WindowConfig(max_seq_length=12, doc_stride=1, max_query_length=3)
-    [features] = spans.paragraph_features(asked("y z", "z", text="a b c d e f"), 0, tokenizer, config)
-    tokens = tokenizer.convert_ids_to_tokens(features.input_ids)
-    assert tokens == ["[CLS]", "a", "b", "c", "[SEP]", "y", "z", "[SEP]"]
-    assert features.segment_ids == [0] * 5 + [1] * 3
-    assert (features.start_position, features.end_position) == (6, 6)
+    [features] = spans.paragraph_features(asked("y z", "z", text=text), 0, tokenizer, config)
+    count = len(tokens.split())
+    assert tokenizer.convert_ids_to_tokens(features.input_ids) == tokens.split()
+    assert features.segment_ids == [0] * (count - 3) + [1] * 3
+    assert (features.start_position, features.end_position) == (count - 2, count - 2)
 
 
-def test_a_question_may_have_no_tokens(tokenizer):
-    [features] = spans.paragraph_features(asked("y z", "z", text=" \u200b"), 0, tokenizer, SMALL)
-    assert tokenizer.convert_ids_to_tokens(features.input_ids[:5]) == ["[CLS]", "[SEP]", "y", "z", "[SEP]"]
-    assert features.start_position == 3
-
-
-# ---------------------------------------------------------------------------------------- records and the cache
+# ---------------------------------------------------------------------------------------- records and the feature store
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -531,7 +434,7 @@ KILLED = """
 import time
 import tokenization
 from adapter_bert.pipeline import feature_store, tfrecords
-from tests.pipeline import test_spans
+from tests.pipeline import squad_data
 
 def slowly(features, serialize=tfrecords.serialize):
     time.sleep(0.05)
@@ -541,7 +444,7 @@ def slowly(features, serialize=tfrecords.serialize):
 tfrecords.serialize = slowly
 tokenizer = tokenization.FullTokenizer({vocabulary!r})
 store = feature_store.FeatureStore([{folder!r}], tokenizer, "vocabulary 1")
-store.span_files("train", test_spans.made_up(5, tokenizer, 60), test_spans.SMALL)
+store.span_files("train", squad_data.made_up(5, tokenizer, 60), squad_data.SMALL)
 """
 
 
