@@ -21,47 +21,51 @@ from absl import app, flags
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 
-# Flags belong to the script that calls `define_flags`: `--help` lists them under its name.
+# Flags belong to the script that defines them through this module: `--help` lists them under its name.
 flags.disclaim_key_flags()
 
 MODEL = "model"
 TRAINING = "training"
 # Old name -> current name.
 ALIASES = {"recompute": "gradient_checkpointing"}
+_DEFINE: Dict[str, Callable] = {
+    "str": flags.DEFINE_string,
+    "int": flags.DEFINE_integer,
+    "float": flags.DEFINE_float,
+    "bool": flags.DEFINE_bool,
+}
 
 
 class Limits(NamedTuple):
-    """Values that a setting may have. NaN is never valid; infinity only where a bound is infinite."""
+    """Valid values of a setting. NaN is never valid; infinity only if a bound is infinite."""
 
     minimum: float = -math.inf
     maximum: float = sys.float_info.max
     choices: Tuple[str, ...] = ()
 
     def check(self, name: str, value: Any) -> None:
-        """Raise `errors.UserError` if the value is outside the limits."""
-        if self.choices and value not in self.choices:
+        """Raise `errors.UserError` for a value outside the limits. None is always valid."""
+        if self.choices and value is not None and value not in self.choices:
             raise errors.unknown(f"--{name}", value, self.choices)
         if isinstance(value, (int, float)) and not self.minimum <= value <= self.maximum:
-            finite = " and finite" if value == math.inf else ""
-            raise errors.UserError(f"--{name} must be {self._describe()}{finite}, found {value}.")
-
-    def _describe(self) -> str:
-        if self.maximum < sys.float_info.max:
-            return f"from {self.minimum} to {self.maximum}"
-        return "a number" if math.isinf(self.minimum) else f"{self.minimum} or more"
+            expected = "a number" if math.isinf(self.minimum) else f"{self.minimum} or more"
+            if self.maximum < sys.float_info.max:
+                expected = f"from {self.minimum} to {self.maximum}"
+            raise errors.UserError(f"--{name} must be {'finite' if value == math.inf else expected}, found {value}.")
 
 
 ANY = Limits(maximum=math.inf)
 POSITIVE = Limits(1)
 NOT_NEGATIVE = Limits(0)
+Rules = Sequence[Callable[[Any], None]]
 
 
 def setting(
     default: Any,
     help_text: str,
     scope: Optional[str] = None,
-    kind: str = "value",
     limits: Limits = ANY,
+    kind: str = "value",
     legacy: Optional[Any] = None,
 ) -> Any:
     """Declare a field that is also a flag.
@@ -70,33 +74,28 @@ def setting(
       default: default of the flag.
       help_text: text for `--help`; absl adds the default.
       scope: see the module's docstring.
-      kind: how values are compared: `value`; `path`, as an absolute path; or `file`, by content.
-      limits: valid values. None is always valid.
+      limits: valid values.
+      kind: how runs are compared: by `value`; by `path`, made absolute; or by the content of a `file`.
       legacy: value in effect before the flag existed; the default if None.
     """
     legacy = default if legacy is None else legacy
-    metadata = {"help": help_text, "scope": scope, "kind": kind, "limits": limits, "legacy": legacy}
+    metadata = {"help": help_text, "scope": scope, "limits": limits, "kind": kind, "legacy": legacy}
     return dataclasses.field(default=default, metadata=metadata)
-
-
-Rules = Sequence[Callable[[Any], None]]
 
 
 @dataclasses.dataclass(frozen=True)
 class FlagGroup:
-    """Base class of settings. Subclasses combine by inheritance.
+    """Base class of settings; groups combine by inheritance.
 
-    `RULES` of a class are functions of the settings that raise `errors.UserError` if values do not go together.
+    `RULES` of each class are functions of the settings that raise `errors.UserError` if values contradict each other.
     """
 
     RULES: ClassVar[Rules] = ()
 
     def validate(self) -> None:
-        """Raise `errors.UserError` if a value, or a combination of values, is invalid. Looks at no files."""
+        """Raise `errors.UserError` for invalid values and combinations. Looks at no files."""
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                field.metadata["limits"].check(field.name, value)
+            field.metadata["limits"].check(field.name, getattr(self, field.name))
         for group in reversed(type(self).__mro__):
             for rule in vars(group).get("RULES", ()):
                 rule(self)
@@ -130,10 +129,8 @@ class FlagGroup:
 
 
 def _exists(path: str, kind: str) -> bool:
-    if kind == "file":
-        return os.path.isfile(path)
-    if kind == "folder":
-        return os.path.isdir(path)
+    if kind in ("file", "folder"):
+        return os.path.isfile(path) if kind == "file" else os.path.isdir(path)
     return os.path.exists(path) or (kind == "checkpoint" and bool(glob.glob(glob.escape(path) + ".*")))
 
 
@@ -145,13 +142,6 @@ def _comparable(value: Any, kind: str) -> Any:
             return "sha256:" + hashlib.sha256(reader.read()).hexdigest()[:16]
     return value if "://" in value else os.path.realpath(value)
 
-
-_DEFINE: Dict[str, Callable] = {
-    "str": flags.DEFINE_string,
-    "int": flags.DEFINE_integer,
-    "float": flags.DEFINE_float,
-    "bool": flags.DEFINE_bool,
-}
 
 SettingsClass = TypeVar("SettingsClass", bound=FlagGroup)
 
@@ -180,24 +170,15 @@ def reject_positional_args(argv: Sequence[str]) -> None:
         raise errors.UserError(f"Unexpected argument '{surplus[0]}': write flags as --name=value{hint}.")
 
 
+@errors.exits_on_user_error
 def check_command_line(settings_class: Type[FlagGroup], values: flags.FlagValues, required: Sequence[str]) -> None:
     """Exit with a message if this program's command line is invalid, or with the help text for `--help`.
 
     Call this at the top of an entry point, before anything imports TensorFlow. `app.run` parses the same flags again.
-
-    Args:
-      settings_class: settings of the entry point.
-      values: the flags, as defined by `define_flags`.
-      required: flags that must have a value.
     """
     flags.mark_flags_as_required(list(required), values)
     app.define_help_flags()
-    _check_values(app.parse_flags_with_usage(sys.argv), settings_class, values)
-
-
-@errors.exits_on_user_error
-def _check_values(argv: Sequence[str], settings_class: Type[FlagGroup], values: flags.FlagValues) -> None:
-    reject_positional_args(argv)
+    reject_positional_args(app.parse_flags_with_usage(sys.argv))
     settings = from_flags(settings_class, values)
     settings.validate()
     settings.check_paths()

@@ -1,7 +1,7 @@
-"""Settings in groups: data, training and device settings serve any model; BERT and its adapters have their own.
+"""Settings in groups: those of `RunSettings` serve any model; BERT and its adapters have their own.
 
-`Settings` combines them all. The settings of an entry point derive from it, with flat attributes such as
-`settings.learning_rate`. Imports no TensorFlow, see `flags`.
+`Settings` combines them all, with flat attributes such as `settings.learning_rate`. The settings of an entry point
+derive from it. Imports no TensorFlow, see `flags`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,8 @@ from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.devices.device import Device
-from adapter_bert.model import tuning_modes
-from adapter_bert.model.adapter_config import (
-    ACTIVATION_NAMES,
-    PAPER_INIT_SCALE,
-    PAPER_SIZE,
-    AdapterConfig,
-    check_activation,
-)
+from adapter_bert.model import adapter_config, tuning_modes
+from adapter_bert.model.adapter_config import AdapterConfig
 from adapter_bert.settings.flags import MODEL, NOT_NEGATIVE, POSITIVE, TRAINING, FlagGroup, Limits, Rules, setting
 
 # Flag -> field of an AdapterConfig.
@@ -33,20 +27,18 @@ SEQUENCE_LENGTH = Limits(3)
 class BertSettings(FlagGroup):
     """The pre-trained BERT: architecture, tokenizer and weights."""
 
-    bert_config_file: Optional[str] = setting(
-        None, "JSON file with the architecture of the pre-trained BERT.", MODEL, "file"
-    )
-    vocab_file: Optional[str] = setting(None, "WordPiece vocabulary of the pre-trained BERT.", MODEL, "file")
+    bert_config_file: Optional[str] = setting(None, "Architecture of the pre-trained BERT (JSON).", MODEL, kind="file")
+    vocab_file: Optional[str] = setting(None, "WordPiece vocabulary of the pre-trained BERT.", MODEL, kind="file")
     spm_model_file: Optional[str] = setting(
-        None, "SentencePiece model, instead of --vocab_file, for a BERT that was pre-trained with one.", MODEL, "file"
+        None, "SentencePiece model, for a BERT that has one instead of --vocab_file.", MODEL, kind="file"
     )
     do_lower_case: bool = setting(True, "Lower-case the input: true for uncased models, false for cased ones.", MODEL)
     init_checkpoint: Optional[str] = setting(
         None,
-        "Initial weights: a BERT checkpoint, a checkpoint of Google's adapter-bert, or the output folder of an earlier "
-        "run. To continue or evaluate a run, leave it out: the run has recorded its own.",
+        "Initial weights: a checkpoint of BERT or of Google's adapter-bert, or the output folder of a run. Not needed "
+        "to continue or evaluate a run, which has recorded it.",
         TRAINING,
-        "path",
+        kind="path",
     )
 
     @property
@@ -58,7 +50,7 @@ class BertSettings(FlagGroup):
 
 def _check_adapters(settings: AdapterSettings) -> None:
     tuning_modes.check_mode(settings.tuning_mode, settings.tune_top_layers)
-    check_activation(settings.adapter_activation)
+    adapter_config.check_activation(settings.adapter_activation)
     settings.adapter  # noqa: B018  (the constructor checks the values)
 
 
@@ -71,34 +63,26 @@ class AdapterSettings(FlagGroup):
         "What to train: adapter (adapters, LayerNorms, head), full (everything, no adapters), top_layers (the top "
         "--tune_top_layers encoder layers, pooler, head), layer_norm (LayerNorms, head) or head.",
         MODEL,
-        limits=Limits(choices=tuning_modes.MODES),
+        Limits(choices=tuning_modes.MODES),
     )
     tune_top_layers: Optional[int] = setting(
-        None,
-        "With --tuning_mode=top_layers: number of encoder layers to train, counted from the top. The model's number of "
-        "layers means everything, embeddings included.",
-        MODEL,
+        None, "Encoder layers to train with --tuning_mode=top_layers; if all, embeddings are trained too.", MODEL
     )
-    adapter_size: int = setting(PAPER_SIZE, "Units in the bottleneck of an adapter.", MODEL)
+    adapter_size: int = setting(adapter_config.PAPER_SIZE, "Units in the bottleneck of an adapter.", MODEL)
     adapter_init_scale: float = setting(
-        PAPER_INIT_SCALE,
-        "Standard deviation of the initial adapter weights (normal, truncated at two standard deviations). Google's "
-        "adapter-bert uses 1e-3.",
+        adapter_config.PAPER_INIT_SCALE,
+        "Standard deviation of the initial adapter weights. Google's adapter-bert uses 1e-3.",
         TRAINING,
     )
     adapter_activation: str = setting(
-        "gelu", "Activation function of the adapters: {}.".format(", ".join(ACTIVATION_NAMES)), MODEL
+        "gelu", f"Activation of the adapters: {', '.join(adapter_config.ACTIVATION_NAMES)}.", MODEL
     )
     adapter_layers: str = setting(
         "all", "Encoder layers with adapters, counted from 0 at the bottom: all, or e.g. 0-5 or 9,10,11.", MODEL
     )
     adapter_placement: str = setting("both", "Sub-layers with adapters: attention, feedforward or both.", MODEL)
     adapter_pack: Optional[str] = setting(
-        None,
-        "Trained weights of a task to load on top of --init_checkpoint, to evaluate them or to train further: a pack "
-        "(*.safetensors), or the output folder of a run.",
-        TRAINING,
-        "path",
+        None, "Trained task to load on --init_checkpoint: a pack, or the output folder of a run.", TRAINING, kind="path"
     )
 
     RULES: ClassVar[Rules] = (_check_adapters,)
@@ -108,21 +92,15 @@ class AdapterSettings(FlagGroup):
         """The adapters of the model; None in every tuning mode except `adapter`."""
         if self.tuning_mode != "adapter":
             return None
-        return AdapterConfig(
-            size=self.adapter_size,
-            activation=self.adapter_activation,
-            init_scale=self.adapter_init_scale,
-            layers=parse_layers(self.adapter_layers),
-            placement=self.adapter_placement,
-        )
+        values = {field: getattr(self, name) for name, field in ADAPTER_SETTINGS.items()}
+        return AdapterConfig(**dict(values, layers=parse_layers(self.adapter_layers)))
 
     def comparable_values(self, scopes: Sequence[str]) -> Dict[str, Any]:
         """As in the base class. Adapter settings are None in modes without adapters."""
         values = super().comparable_values(scopes)
-        for name, field in ADAPTER_SETTINGS.items():
-            if name in values:
-                value = getattr(self.adapter, field, None)
-                values[name] = list(value) if isinstance(value, tuple) else value
+        for name in values.keys() & ADAPTER_SETTINGS.keys():
+            value = getattr(self.adapter, ADAPTER_SETTINGS[name], None)
+            values[name] = list(value) if isinstance(value, tuple) else value
         return values
 
 
@@ -134,9 +112,7 @@ def parse_layers(text: str) -> Optional[Tuple[int, ...]]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not (last.isdigit() and int(first) <= int(last))):
-            raise errors.UserError(
-                f"--adapter_layers must be 'all', or numbers and ranges such as 0-5 or 9,10,11; found '{text}'."
-            )
+            raise errors.UserError(f"--adapter_layers must be 'all', or e.g. 0-5 or 9,10,11; found '{text}'.")
         layers.extend(range(int(first), int(last if dash else first) + 1))
     return tuple(layers)
 
@@ -147,98 +123,68 @@ class DataSettings(FlagGroup):
 
     task_name: Optional[str] = setting(None, "Name of the task; case does not matter.", TRAINING)
     max_seq_length: int = setting(
-        128,
-        "Maximum length of a sequence in tokens, special tokens included; longer ones are truncated.",
-        TRAINING,
-        limits=SEQUENCE_LENGTH,
+        128, "Maximum tokens in a sequence, with special tokens; longer ones are cut.", TRAINING, SEQUENCE_LENGTH
     )
     pad_to_max_seq_length: bool = setting(
         False,
-        "Pad every sequence to --max_seq_length and batch in plain shuffled order, as the original does. Otherwise "
-        "sequences of similar length share a batch padded to its longest, which is faster. Always true on a TPU.",
+        "Pad every sequence to --max_seq_length and shuffle without regard to length, as the original does; slower. "
+        "Otherwise sequences of similar length share a batch. Always true on a TPU.",
         TRAINING,
         legacy=True,
     )
     feature_cache_dir: Optional[str] = setting(
-        None,
-        "Folder for tokenized features, shared between runs. Default: 'features' next to the output folder, or inside "
-        "it if the former cannot be written. It may be deleted while no run is using it.",
+        None, "Folder for tokenized features, shared by runs. Default: 'features' next to the output folder or in it."
     )
 
 
 def _check_accumulation(settings: TrainingSettings) -> None:
-    if settings.train_batch_size % settings.gradient_accumulation_steps:
-        raise errors.UserError(
-            f"--gradient_accumulation_steps={settings.gradient_accumulation_steps} must divide --train_batch_size="
-            f"{settings.train_batch_size}."
-        )
+    parts, batch_size = settings.gradient_accumulation_steps, settings.train_batch_size
+    if batch_size % parts:
+        raise errors.UserError(f"--gradient_accumulation_steps={parts} must divide --train_batch_size={batch_size}.")
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings(FlagGroup):
     """Optimizer, batches, checkpoints and evaluation during training."""
 
-    train_batch_size: int = setting(32, "Examples per training step.", TRAINING, limits=POSITIVE)
-    eval_batch_size: int = setting(8, "Examples per batch of evaluation. Does not change the scores.", limits=POSITIVE)
-    predict_batch_size: int = setting(
-        8, "Examples per batch of prediction. Does not change the predictions.", limits=POSITIVE
-    )
+    train_batch_size: int = setting(32, "Examples per training step.", TRAINING, POSITIVE)
+    eval_batch_size: int = setting(8, "Examples per evaluation batch; scores do not depend on it.", None, POSITIVE)
+    predict_batch_size: int = setting(8, "Examples per prediction batch; results do not depend on it.", None, POSITIVE)
     learning_rate: float = setting(
-        5e-5,
-        "Peak learning rate of Adam. Adapters need a higher one than full fine-tuning: 3e-4 to 3e-3.",
-        TRAINING,
-        limits=NOT_NEGATIVE,
+        5e-5, "Peak learning rate. Adapters need more than full fine-tuning: 3e-4 to 3e-3.", TRAINING, NOT_NEGATIVE
     )
-    num_train_epochs: float = setting(3.0, "Passes over the training set.", TRAINING, limits=NOT_NEGATIVE)
+    num_train_epochs: float = setting(3.0, "Passes over the training set.", TRAINING, NOT_NEGATIVE)
     warmup_proportion: float = setting(
-        0.1,
-        "Fraction of the training steps, 0 to 1, in which the learning rate rises linearly from 0 to its peak.",
-        TRAINING,
-        limits=Limits(0, 1),
+        0.1, "Fraction of the steps in which the learning rate rises linearly from 0.", TRAINING, Limits(0, 1)
     )
     gradient_accumulation_steps: int = setting(
-        1,
-        "Save memory by computing each training batch in this many parts, one after another. The gradient is that of "
-        "the whole batch. Must divide --train_batch_size.",
-        TRAINING,
-        limits=POSITIVE,
+        1, "Parts of a training batch, computed one after another to save memory.", TRAINING, POSITIVE
     )
     gradient_checkpointing: bool = setting(
-        False,
-        "Save memory by recomputing the activations of each layer in the backward pass: steps take about 1.5 times as "
-        "long, results are the same.",
+        False, "Save memory by recomputing activations in the backward pass: steps take about 1.5 times as long."
     )
     use_xla: Optional[bool] = setting(
         None,
-        "Compile the element-wise operations of training steps with XLA. Default: only where it is faster, for large "
-        "batches of one length. Changes the dropout masks. No effect on a GPU or with TensorFlow 1.",
+        "Compile element-wise operations of training steps with XLA. Default: where faster, for large batches of one "
+        "length. Changes dropout masks. No effect on a GPU or with TensorFlow 1.",
         TRAINING,
     )
     seed: Optional[int] = setting(
-        None,
-        "Random seed of data order, dropout, new adapters and head. If not set, it is drawn, logged and recorded.",
-        TRAINING,
-        limits=Limits(0, 2**31 - 1),
+        None, "Random seed of a run. Default: drawn, logged and recorded.", TRAINING, Limits(0, 2**31 - 1)
     )
     eval_every_steps: Optional[int] = setting(
         None,
-        "With --do_train and --do_eval: steps between evaluations of the dev set during training; 0 for none. Default: "
-        "once per epoch. The best weights are kept, and --do_eval and --do_predict use them.",
+        "Steps between evaluations during training, with --do_train and --do_eval; 0 for none. Default: one epoch. The "
+        "best weights are kept, evaluated and used for predictions.",
         TRAINING,
-        limits=NOT_NEGATIVE,
+        NOT_NEGATIVE,
     )
     early_stopping_patience: Optional[int] = setting(
-        None,
-        "Stop training after this many evaluations in a row without a new best score. Default: never.",
-        TRAINING,
-        limits=POSITIVE,
+        None, "Stop after this many evaluations without a new best score. Default: never.", TRAINING, POSITIVE
     )
-    save_checkpoints_steps: int = setting(1000, "Steps between checkpoints; the newest five are kept.", limits=POSITIVE)
+    save_checkpoints_steps: int = setting(1000, "Steps between checkpoints; the last five are kept.", None, POSITIVE)
     save_full_checkpoint: bool = setting(
-        False,
-        "Save every variable and optimizer slot in each checkpoint, as the original does, for tools that expect it. "
-        "Otherwise checkpoints hold the trained variables, and only the newest has optimizer slots.",
-        TRAINING,
+        False, "Save all variables in each checkpoint, not only trained ones, for tools that expect it.", TRAINING
     )
 
     RULES: ClassVar[Rules] = (_check_accumulation,)
@@ -257,12 +203,12 @@ class DeviceSettings(FlagGroup):
     """CPU, GPU or TPU."""
 
     use_tpu: bool = setting(False, "Run on a TPU (TensorFlow 2.15 or older) instead of a CPU or GPU.")
-    tpu_name: Optional[str] = setting(None, "Name or grpc:// address of the Cloud TPU; required with --use_tpu.")
+    tpu_name: Optional[str] = setting(None, "Name or grpc:// address of the Cloud TPU; needed with --use_tpu.")
     tpu_zone: Optional[str] = setting(None, "Zone of the Cloud TPU; detected if not set.")
     gcp_project: Optional[str] = setting(None, "Project of the Cloud TPU; detected if not set.")
     master: Optional[str] = setting(None, "Address of the TensorFlow master.")
-    num_tpu_cores: int = setting(8, "Total number of TPU cores; used with --use_tpu only.", limits=POSITIVE)
-    iterations_per_loop: int = setting(1000, "Training steps per call of the TPU.", limits=POSITIVE)
+    num_tpu_cores: int = setting(8, "TPU cores in total; used with --use_tpu only.", None, POSITIVE)
+    iterations_per_loop: int = setting(1000, "Training steps per call of the TPU.", None, POSITIVE)
 
     RULES: ClassVar[Rules] = (_check_tpu_address,)
 
@@ -287,18 +233,14 @@ def _check_evaluation_in_training(settings: RunSettings) -> None:
 
 
 def _check_tpu_batches(settings: RunSettings) -> None:
-    if not settings.use_tpu:
-        return
-    if settings.gradient_accumulation_steps > 1:
+    if settings.use_tpu and settings.gradient_accumulation_steps > 1:
         raise errors.UserError(
             "--gradient_accumulation_steps cannot be combined with --use_tpu=true: TPU cores split the batch already."
         )
     for name in ("train_batch_size", "eval_batch_size", "predict_batch_size"):
-        if getattr(settings, name) % settings.num_tpu_cores:
-            raise errors.UserError(
-                f"On a TPU, --{name} must be a multiple of --num_tpu_cores={settings.num_tpu_cores}, found "
-                f"{getattr(settings, name)}."
-            )
+        size, cores = getattr(settings, name), settings.num_tpu_cores
+        if settings.use_tpu and size % cores:
+            raise errors.UserError(f"On a TPU, --{name} must be a multiple of --num_tpu_cores={cores}, found {size}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,7 +249,7 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
 
     output_dir: Optional[str] = setting(None, "Folder for checkpoints and results; created if it does not exist.")
     do_train: bool = setting(False, "Train the model.")
-    do_eval: bool = setting(False, "Evaluate the dev set.")
+    do_eval: bool = setting(False, "Evaluate on the dev set.")
     do_predict: bool = setting(False, "Write predictions.")
 
     RULES: ClassVar[Rules] = (_check_phases, _check_evaluation_in_training, _check_tpu_batches)
@@ -317,9 +259,8 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
         """Folders for features, in order of preference."""
         if self.feature_cache_dir:
             return (self.feature_cache_dir,)
-        output_dir = self.output_dir or ""
-        inside = os.path.join(output_dir, "features")
-        above = os.path.dirname(output_dir.rstrip("/"))
+        inside = os.path.join(self.output_dir or "", "features")
+        above = os.path.dirname((self.output_dir or "").rstrip("/"))
         # A bucket has no parent folder.
         return (inside,) if above.endswith((":", ":/")) else (os.path.join(above, "features"), inside)
 
@@ -350,11 +291,9 @@ def _check_pack_has_base(settings: Settings) -> None:
 
 def _check_no_glob_patterns(settings: Settings) -> None:
     for name in ("output_dir", "init_checkpoint"):
-        if re.search(r"[][*?]", getattr(settings, name) or ""):
-            raise errors.UserError(
-                f"--{name}={getattr(settings, name)}: TensorFlow reads [ ] * ? in a checkpoint's path as a pattern: "
-                "use another folder."
-            )
+        path = getattr(settings, name) or ""
+        if re.search(r"[][*?]", path):
+            raise errors.UserError(f"--{name}={path}: TensorFlow reads [ ] * ? as a pattern; use another folder.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The settings of `run_squad.py`. Imports no TensorFlow, so that flags are checked before it is loaded."""
+"""Settings of `run_squad.py`. Imports no TensorFlow, see `flags`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _check_windows(settings: SquadSettings) -> None:
 
 
 def _check_files(settings: SquadSettings) -> None:
-    for name, phases in (("train_file", ("do_train",)), ("predict_file", ("do_eval", "do_predict"))):
-        needing = [phase for phase in phases if getattr(settings, phase)]
-        if needing and not getattr(settings, name):
-            raise errors.UserError(f"No data: --{needing[0]} needs --{name}, a file in SQuAD's format.")
+    needed = {"do_train": "train_file", "do_eval": "predict_file", "do_predict": "predict_file"}
+    for phase, name in needed.items():
+        if getattr(settings, phase) and not getattr(settings, name):
+            raise errors.UserError(f"No data: --{phase} needs --{name}, a file in SQuAD's format.")
 
 
 def _check_answers_overwrite_no_data(settings: SquadSettings) -> None:
@@ -34,55 +34,44 @@ def _check_answers_overwrite_no_data(settings: SquadSettings) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class SquadSettings(Settings):
-    """The flags that every entry point has, and those of span extraction."""
+    """Settings for span extraction."""
 
     task_name: Optional[str] = setting(
-        None, "Name of the task in packs and results; SQuAD-v1.1 or SQuAD-v2.0 if not given.", TRAINING
+        None, "Name of the task in packs and results. Default: SQuAD-v1.1 or SQuAD-v2.0.", TRAINING
     )
     train_file: Optional[str] = setting(
-        None, "SQuAD file to train on, e.g. train-v1.1.json; of several answers the first counts.", TRAINING, "path"
+        None, "SQuAD file to train on, e.g. train-v1.1.json; only the first answer is used.", TRAINING, kind="path"
     )
     predict_file: Optional[str] = setting(
-        None, "SQuAD file to answer, e.g. dev-v1.1.json; scored where it has answers. A test file needs none."
+        None, "SQuAD file to answer, e.g. dev-v1.1.json; needs no answers to predict."
     )
     do_eval: bool = setting(
         False,
-        "Score --predict_file: with --do_train along the training too, and the best weights are kept. Its answers are "
-        "written as by --do_predict.",
+        "Answer --predict_file and score the answers; with --do_train also during training, for the best weights.",
     )
-    do_predict: bool = setting(
-        False, "Answer --predict_file with the weights that the training ends with, or with those of --output_dir."
-    )
+    do_predict: bool = setting(False, "Answer --predict_file with the trained weights, or those in --output_dir.")
     max_seq_length: int = setting(
-        384,
-        "Tokens of a sequence: question, window of the paragraph, three special tokens.",
-        TRAINING,
-        limits=SEQUENCE_LENGTH,
+        384, "Maximum tokens in a sequence: question, window and special tokens.", TRAINING, SEQUENCE_LENGTH
     )
     doc_stride: int = setting(
-        128,
-        "Tokens from the start of a window of the paragraph to the start of the next; windows overlap.",
-        TRAINING,
-        limits=POSITIVE,
+        128, "Tokens from the start of one window to the start of the next; windows overlap.", TRAINING, POSITIVE
     )
-    max_query_length: int = setting(64, "Tokens of a question; longer ones are cut.", TRAINING, limits=POSITIVE)
-    n_best_size: int = setting(
-        20, "Starts and ends looked at in a window, and answers listed for a question.", limits=POSITIVE
-    )
-    max_answer_length: int = setting(30, "Tokens of an answer at most.", limits=POSITIVE)
-    verbose_logging: bool = setting(False, "Name every question that is left out of training.")
+    max_query_length: int = setting(64, "Maximum tokens in a question; longer ones are cut.", TRAINING, POSITIVE)
+    n_best_size: int = setting(20, "Start and end positions per window, and answers per question.", None, POSITIVE)
+    max_answer_length: int = setting(30, "Maximum tokens in an answer.", None, POSITIVE)
+    verbose_logging: bool = setting(False, "Log every question that is dropped from the training set.")
     version_2_with_negative: bool = setting(False, "The files are SQuAD 2.0: questions may have no answer.", TRAINING)
     null_score_diff_threshold: float = setting(
         0.0,
-        "SQuAD 2.0: predict no answer where its score is above that of the best text by more than this (logits). The "
-        "value fitted on --predict_file is reported as best_f1_thresh.",
+        "SQuAD 2.0: predict no answer if its score exceeds that of the best text by more than this (logits). The best "
+        "value for --predict_file is reported as best_f1_thresh.",
     )
 
     RULES: ClassVar[Rules] = (_check_windows, _check_files, _check_answers_overwrite_no_data)
 
     @property
     def lengths(self) -> WindowConfig:
-        """How paragraphs are cut."""
+        """How paragraphs are split into windows."""
         return WindowConfig(self.max_seq_length, self.doc_stride, self.max_query_length)
 
     @property
@@ -94,14 +83,10 @@ class SquadSettings(Settings):
 
     @property
     def answers(self) -> bool:
-        """Whether questions are to be answered."""
+        """Whether to answer the questions of `predict_file`."""
         return self.do_eval or self.do_predict
 
     def needed_paths(self) -> Dict[str, str]:
-        """Flag -> what must be there under its path."""
-        needed = super().needed_paths()
-        if self.do_train:
-            needed["train_file"] = "file"
-        if self.answers:
-            needed["predict_file"] = "file"
-        return needed
+        """As in the base class: only files that the requested phases read."""
+        files = {"train_file": self.do_train, "predict_file": self.answers}
+        return dict(super().needed_paths(), **{name: "file" for name, is_read in files.items() if is_read})
