@@ -48,9 +48,9 @@ def exits_on_user_error(main: Callable[..., None]) -> Callable[..., None]:
     """Decorate `main`: a `UserError` becomes one line on stderr and exit code 1; an interrupt exit code 130."""
 
     @functools.wraps(main)
-    def wrapped(*args: object) -> None:
+    def wrapped(*args: object, **kwargs: object) -> None:
         try:
-            main(*args)
+            main(*args, **kwargs)
         except UserError as error:
             sys.exit(f"{os.path.basename(sys.argv[0])}: error: {error}")
         except StoppedError as stop:

@@ -27,6 +27,7 @@ def session_config() -> tf.ConfigProto:
     off: it would add three or more tensors in the order in which they become available, which changes the sums. From
     now on the process keeps the memory that it frees, see `system.keep_freed_memory`.
     """
+    system.configure_tensorflow()  # too late for oneDNN, but in time for the thread pools
     system.keep_freed_memory()
     config = tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=2)
     # With two cores, each operation gets one; with more, TensorFlow divides them.

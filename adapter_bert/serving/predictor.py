@@ -3,6 +3,8 @@
     with Predictor.from_run("runs/sst2") as predictor:
         predictor.predict(["a fine film", "dull"])   # [Prediction(label='1', probabilities={'0': …, '1': …}), …]
 
+For full speed, call `adapter_bert.common.system.configure_tensorflow()` before anything imports TensorFlow.
+
 `estimator.predict`, which the training side uses, builds the graph anew for every call: right for a file of examples,
 seconds too long for one sentence.
 """

@@ -1,0 +1,109 @@
+"""Devices: what follows from a TPU, and how estimators and sessions are configured."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import parallel
+from adapter_bert.devices import compat, estimators
+from adapter_bert.devices.device import Device
+from tests.helpers import ROOT, assert_mentions, message_of
+
+pytestmark = pytest.mark.smoke
+TPU = Device(use_tpu=True, tpu_name="no-such-tpu")
+
+
+def test_a_tpu_needs_static_shapes_and_full_batches_and_runs_no_hooks():
+    assert TPU.needs_static_shapes and TPU.uses_one_hot_embeddings and TPU.compiles_whole_graph
+    assert not TPU.supports_hooks and not TPU.splits_batches
+    assert TPU.padded_batch_size(8) == 8
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_only_a_cpu_splits_batches(monkeypatch, has_gpu):
+    monkeypatch.setattr(compat, "has_gpu", lambda: has_gpu)
+    device = Device()
+    assert device.splits_batches is not has_gpu
+    assert device.supports_hooks and not device.needs_static_shapes and device.padded_batch_size(8) == 1
+
+
+def test_a_device_without_a_tpu_name_has_no_cluster():
+    assert estimators.tpu_cluster(Device()) is None
+    assert estimators.tpu_cluster(Device(use_tpu=True, master="grpc://10.0.0.2:8470")) is None
+
+
+def test_tpus_need_a_tensorflow_with_estimators(monkeypatch):
+    monkeypatch.setattr(compat, "tensorflow_version", lambda: (2, 16))
+    assert_mentions(message_of(estimators.tpu_cluster, TPU), "TensorFlow 2.15 or older", tf.version.VERSION)
+
+
+def test_a_tpu_that_cannot_be_reached_is_an_error(monkeypatch):
+    def fail(name, **kwargs):
+        raise RuntimeError(f"no route to {name}")
+
+    monkeypatch.setattr(compat, "tensorflow_version", lambda: (2, 15))
+    monkeypatch.setattr(tf, "disable_control_flow_v2", lambda: None)
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", fail)
+    assert_mentions(message_of(estimators.tpu_cluster, TPU), "--tpu_name=no-such-tpu", "no route to no-such-tpu")
+
+
+def test_hooks_save_checkpoints_where_they_can(tmp_path):
+    configs = [
+        estimators.run_config(device, str(tmp_path), 5, save_checkpoints_steps=20, save_summary_steps=30)
+        for device in (Device(num_tpu_cores=1), Device(use_tpu=True, master="x", iterations_per_loop=4))
+    ]
+    assert [config.save_checkpoints_steps for config in configs] == [None, 20]
+    assert [config.tpu_config.iterations_per_loop for config in configs] == [1000, 4]
+    assert {(config.tf_random_seed, config.save_summary_steps) for config in configs} == {(5, 30)}
+
+
+@pytest.mark.parametrize("cores, threads", [(1, 1), (2, 1), (4, 0)])
+def test_each_operation_of_two_halves_gets_one_of_two_cores(monkeypatch, cores, threads):
+    monkeypatch.setattr(parallel, "num_cores", lambda: cores)
+    config = estimators.session_config()
+    assert (config.inter_op_parallelism_threads, config.intra_op_parallelism_threads) == (2, threads)
+
+
+def test_a_predictor_runs_in_the_thread_of_its_caller():
+    config = estimators.serving_config()
+    assert config.experimental.executor_type == "SINGLE_THREADED_EXECUTOR" and config.intra_op_parallelism_threads == 1
+
+
+def test_random_numbers_are_determined_by_their_seed():
+    with tf.Graph().as_default(), tf.Session() as session:
+        one, same, other = session.run([compat.random_int32([1000], [1, seed]) for seed in (2, 2, 3)])
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).mean() > 0.99 and one.dtype == np.int32
+    assert one.min() < -(2**30) and one.max() > 2**30
+
+
+PROBE = """
+import os, sys
+{call}
+from adapter_bert.{module} import *
+names = ("TF_ENABLE_ONEDNN_OPTS", "TF_OVERRIDE_GLOBAL_THREADPOOL")
+print("tensorflow" in sys.modules, *[os.environ.get(name) for name in names])
+"""
+
+
+@pytest.mark.parametrize(
+    "call, module, expected",
+    [
+        ("", "settings.classifier", "False None None"),
+        ("", "serving.predictor", "True None None"),
+        ("from adapter_bert.common.system import configure_tensorflow as c; c()", "devices.estimators", "True 1 1"),
+    ],
+    ids=["settings", "predictor", "configured"],
+)
+def test_the_environment_changes_by_a_call_only(call, module, expected):
+    names = ("TF_ENABLE_ONEDNN_OPTS", "TF_OVERRIDE_GLOBAL_THREADPOOL")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, "-c", PROBE.format(call=call, module=module)]
+    output = subprocess.check_output(command, env=dict(environment, PYTHONPATH=ROOT), stderr=subprocess.DEVNULL)
+    assert output.decode().split("\n")[-2] == expected
