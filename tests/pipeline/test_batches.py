@@ -13,7 +13,6 @@ from adapter_bert.common.files import read_json_object, write_json
 from adapter_bert.evaluation import scores
 from adapter_bert.model.heads import ROW, SpanHead
 from adapter_bert.pipeline import batches, records, tfrecords
-from adapter_bert.settings.flags import MODEL, TRAINING
 from adapter_bert.training.model_fn import build_model_fn
 from adapter_bert.training.run import Run
 from adapter_bert.weights import packs
@@ -433,19 +432,6 @@ class TestRun:
             assert set(one) == set(other)
             for name, values in one.items():
                 np.testing.assert_array_equal(other[name], values, name)
-
-    def test_a_tpu_pads_all(self, given):
-        assert not ClassifierSettings(**given).pads_all
-        assert ClassifierSettings(**dict(given, use_tpu=True)).pads_all
-        assert ClassifierSettings(**dict(given, pad_to_max_seq_length=True)).pads_all
-
-    def test_it_makes_another_training_but_not_another_model(self, given):
-        plain, tpu, pads = (
-            ClassifierSettings(**dict(given, **changes)).comparable_values((MODEL, TRAINING))["pad_to_max_seq_length"]
-            for changes in ({}, {"use_tpu": True}, {"pad_to_max_seq_length": True})
-        )
-        assert (plain, tpu, pads) == (False, True, True)
-        assert "pad_to_max_seq_length" not in ClassifierSettings(**given).comparable_values((MODEL,))
 
     def test_a_run_that_was_begun_before_there_was_the_flag_goes_on_with_it(self, given):
         same = dict(given, do_train=True)

@@ -16,7 +16,7 @@ from adapter_bert.pipeline.feature_store import FeatureStore, num_records
 from adapter_bert.pipeline.records import file_based_input_fn_builder
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.tasks import InputExample
-from tests.helpers import DAMAGES, VOCABULARY, assert_mentions, base_flags, damage, message_of, run_batches
+from tests.helpers import DAMAGES, assert_mentions, base_flags, damage, message_of, run_batches
 from tests.kill import Program
 
 LABELS = ("0", "1")
@@ -204,35 +204,3 @@ def test_runs_of_a_sweep_share_features(tiny_bert, cola_dir, tmp_path, monkeypat
     monkeypatch.setattr(tfrecords, "write_shards", lambda *_: pytest.fail("features were built again"))
     flags.update(seed=2, output_dir=str(tmp_path / "two"), learning_rate=1e-3)
     run_classifier.run_task(ClassifierSettings(**flags))
-
-
-# --------------------------------------------------------------------------------------- settings
-
-
-@pytest.mark.parametrize(
-    "output_dir, folders",
-    [
-        ("runs/cola", ("runs/features", "runs/cola/features")),
-        ("runs/cola/", ("runs/features", "runs/cola/features")),
-        ("cola", ("features", "cola/features")),
-        ("gs://bucket/runs/cola", ("gs://bucket/runs/features", "gs://bucket/runs/cola/features")),
-        ("gs://bucket", ("gs://bucket/features",)),
-    ],
-)
-def test_features_are_beside_the_output_folder_or_else_in_it(output_dir, folders):
-    assert ClassifierSettings(output_dir=output_dir).feature_folders == folders
-    assert ClassifierSettings(output_dir=output_dir, feature_cache_dir="/x").feature_folders == ("/x",)
-
-
-def test_the_tokenizer_key_depends_on_what_determines_ids(tiny_bert, cola_dir, tmp_path):
-    flags = base_flags(tiny_bert, cola_dir, str(tmp_path / "out"))
-    copied, other = tmp_path / "copy.txt", tmp_path / "other.txt"
-    copied.write_text("\n".join(VOCABULARY) + "\n")
-    other.write_text("\n".join(VOCABULARY[:5] + VOCABULARY[:4:-1]) + "\n")
-
-    def key(**changes):
-        return ClassifierSettings(**dict(flags, **changes)).tokenizer_key
-
-    assert key(vocab_file=str(copied)) == key(learning_rate=1.0) == key()
-    assert key(vocab_file=str(other)) != key()
-    assert key(do_lower_case=False) != key()
