@@ -82,8 +82,7 @@ def map_in_order(
             "this process use fewer cores (taskset)."
         ) from None
     finally:
-        for future in pending:
-            future.cancel()
+        # Wait for the few pending items: before Python 3.10, `shutdown` may hang if they are cancelled.
         executor.shutdown()
 
 
