@@ -12,7 +12,7 @@ interpreter() {  # the path of a Python X.Y that runs, if there is one
   done
 }
 
-tests=(tests/runs/test_{smoke,pack_runs,squad_runs,start}.py tests/weights/test_packs.py tests/tasks/test_custom_data.py
+tests=(tests/runs/test_{smoke,pack_runs,squad_runs,start}.py tests/weights/test_packs.py tests/tasks/test_custom_{formats,dataset,docs}.py
   tests/evaluation/test_metrics.py tests/pipeline/test_{spans,batches,tfrecords}.py tests/common/test_parallel.py
   tests/test_token_{offsets,ids}.py tests/model/test_{fused_ops,batch_splitting,accumulation}.py
   tests/serving/test_predictor.py)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import List
+from typing import List, Union
 
 from adapter_bert.common import system
 
@@ -206,6 +206,19 @@ def assert_mentions(message: str, *facts: object) -> None:
     """Check that an error message or a log line contains these facts: flags, paths, names, numbers."""
     missing = [fact for fact in facts if str(fact) not in message]
     assert facts and not missing, f"{missing} not in: {message}"
+
+
+def write_file(folder, name: str, content: Union[str, bytes]) -> str:
+    """Write a file below a folder (a `pathlib.Path`), text as UTF-8; return its path."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return str(path)
+
+
+def as_tuples(examples) -> List[tuple]:
+    """Return input examples as (guid, text_a, text_b, label)."""
+    return [(example.guid, example.text_a, example.text_b, example.label) for example in examples]
 
 
 def message_of(function, *args, **kwargs) -> str:

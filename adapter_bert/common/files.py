@@ -120,7 +120,7 @@ def read_json_object(path: str, advice: str = "Restore the file, or use another 
         raise errors.UserError(f"There is no {name} in {folder or 'the current folder'}.") from None
     except tf.errors.OpError as error:
         raise errors.UserError(f"Cannot read {path}: {errors.reason(error)}.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise errors.UserError(f"{path} is damaged, or not JSON ({errors.reason(error)}). {advice}") from None
     if not isinstance(content, dict):
         raise errors.UserError(

@@ -1,4 +1,4 @@
-"""Bytes of a file -> text: encodings found out or given, and what is no text refused."""
+"""Read files and decode their bytes to text. Detects encodings and files that are not text."""
 
 from __future__ import annotations
 
@@ -6,65 +6,37 @@ import codecs
 import contextlib
 import os
 import re
-from typing import Iterator, List, Optional, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.common.text import first_names
 
-# Bytes that are read at a time of a file that is not held in memory.
 BLOCK_SIZE = 1 << 20
 LINE_END = re.compile(r"\r\n|\r|\n")
-# UTF-32 comes first: its little-endian mark begins with that of UTF-16.
+# UTF-32 comes first: its little-endian mark starts with that of UTF-16.
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+# Latin-1 decodes any bytes.
 _FALLBACK_ENCODINGS = ("utf-8", "cp1252", "latin-1")
-_ENCODING_NAMES = {"cp1252": "windows-1252 (cp1252)"}
-_NO_TEXT = (
-    (b"PK\x03\x04", "an Excel workbook (.xlsx) or another ZIP archive", "save the sheet as CSV, or unzip it"),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel workbook (.xls)", "save the sheet as CSV"),
-    (b"\x1f\x8b", "compressed with gzip", "decompress it (gunzip)"),
-    (b"BZh91AY&SY", "compressed with bzip2", "decompress it (bunzip2)"),
-    (b"\xfd7zXZ\x00", "compressed with xz", "decompress it (unxz)"),
-    (b"%PDF-", "a PDF document", "export its table as CSV"),
-    (b"PAR1", "a Parquet file", "export it as CSV or JSON lines"),
+_BINARY_FORMATS = (
+    (b"PK\x03\x04", "an Excel workbook (.xlsx) or another ZIP archive", "Save the sheet as CSV, or unzip the archive"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel workbook (.xls)", "Save the sheet as CSV"),
+    (b"\x1f\x8b", "compressed with gzip", "Decompress it (gunzip)"),
+    (b"BZh91AY&SY", "compressed with bzip2", "Decompress it (bunzip2)"),
+    (b"\xfd7zXZ\x00", "compressed with xz", "Decompress it (unxz)"),
+    (b"%PDF-", "a PDF document", "Export the table as CSV"),
+    (b"PAR1", "a Parquet file", "Export it as CSV or JSON lines"),
 )
 
 
-def read_bytes(path: str) -> bytes:
-    """The contents of a file.
-
-    Raises:
-      errors.UserError: it cannot be read; says what lies in its folder.
-    """
-    with _opened(path) as reader:
-        return reader.read()
-
-
-def read_line_blocks(path: str) -> Iterator[bytes]:
-    """Yields the contents of a file in blocks of whole lines: each but the last ends with a line feed.
-
-    Raises:
-      errors.UserError: it cannot be read; says what lies in its folder.
-    """
-    started: List[bytes] = []  # of a line whose end is yet to come
-    with _opened(path) as reader:
-        for block in iter(lambda: reader.read(BLOCK_SIZE), b""):
-            lines, line_feed, rest = block.rpartition(b"\n")
-            if line_feed:
-                yield b"".join([*started, lines, line_feed])
-                started = []
-            started.append(rest)
-    if any(started):
-        yield b"".join(started)
-
-
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[tf.gfile.GFile]:
+def _open(path: str) -> Iterator[Any]:
+    """Open a file; if that fails, raise a `UserError` that lists the folder's content."""
     try:
         with tf.gfile.GFile(path, "rb") as reader:
             yield reader
@@ -75,56 +47,83 @@ def _opened(path: str) -> Iterator[tf.gfile.GFile]:
         names = sorted(tf.gfile.ListDirectory(folder))
         present = first_names(names, 10)
         reason = "does not exist" if isinstance(error, tf.errors.NotFoundError) else "cannot be read"
-        raise errors.UserError(f"The data file {path} {reason}; the folder holds: {present}.") from None
+        raise errors.UserError(f"The data file {path} {reason}; the folder contains: {present}.") from None
+
+
+def read_bytes(path: str) -> bytes:
+    """Return the content of a file; raise a `UserError` if it cannot be read."""
+    with _open(path) as reader:
+        return reader.read()
+
+
+def read_line_blocks(path: str) -> Iterator[bytes]:
+    """Yield the content of a file in blocks that end at a line feed; raise a `UserError` if it cannot be read."""
+    line_start: List[bytes] = []
+    with _open(path) as reader:
+        for block in iter(lambda: reader.read(BLOCK_SIZE), b""):
+            lines, line_feed, rest = block.rpartition(b"\n")
+            if line_feed:
+                yield b"".join([*line_start, lines, line_feed])
+                line_start = []
+            line_start.append(rest)
+    if any(line_start):
+        yield b"".join(line_start)
 
 
 def decode_utf8(data: bytes, path: str) -> str:
-    """The text of a file that is UTF-8 by its published layout; a byte order mark is dropped.
-
-    Raises:
-      errors.UserError: it is not; says where, and what it may be.
-    """
+    """Decode UTF-8 and drop a byte order mark; raise a `UserError` with the line of a byte that is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # Positions count in what was decoded: the data without its byte order mark.
+        # `error.object` is the data without the byte order mark.
         line = error.object.count(b"\n", 0, error.start) + 1
+        guess = _guess_encoding(data)
         raise errors.UserError(
-            f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is not UTF-8; if the file is "
-            f"{_first_encoding(data)}, convert it: iconv -f {_first_encoding(data)} -t utf-8."
+            f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is not UTF-8. If the file is {guess}, "
+            f"convert it: iconv -f {guess} -t utf-8."
         ) from None
 
 
 def decode(data: bytes, path: str, encoding: Optional[str]) -> Tuple[str, Optional[str]]:
-    """The text, and a note on how it was read where it is not UTF-8 and no encoding was given."""
-    _check_is_text(data, path)
-    # Some programs write this mark in front of other encodings too; it is never part of the text.
-    marked = data.startswith(codecs.BOM_UTF8)
-    data = data[len(codecs.BOM_UTF8) :] if marked else data
-    note = None
-    if encoding:
-        text = _decode_as(data, path, encoding)
+    """Decode a user's file.
+
+    Args:
+      data: content of the file.
+      path: its path, for messages.
+      encoding: value of --encoding; None to detect the encoding.
+
+    Returns:
+      The text without a byte order mark, and a remark for a warning if the encoding was guessed.
+
+    Raises:
+      errors.UserError: the file is not text, or not in the given encoding.
+    """
+    for signature, kind, remedy in _BINARY_FORMATS:
+        if data.startswith(signature):
+            raise errors.UserError(f"{path} is not a text file: it seems to be {kind}. {remedy}.")
+    # Some programs write UTF-8's mark before other encodings too.
+    has_mark = data.startswith(codecs.BOM_UTF8)
+    data = data[len(codecs.BOM_UTF8) :] if has_mark else data
+    remark = None
+    if encoding or has_mark:
+        text = _decode_as(data, path, encoding or "utf-8")
     else:
-        text, note = _decode_detected(data, path, marked)
+        text, remark = _decode_detected(data, path)
     if "\0" in text:
         raise errors.UserError(_nul_message(data, path))
-    return text[1:] if text.startswith("\ufeff") else text, note
+    return text[1:] if text.startswith("\ufeff") else text, remark
 
 
-def _decode_detected(data: bytes, path: str, marked: bool) -> Tuple[str, Optional[str]]:
+def _decode_detected(data: bytes, path: str) -> Tuple[str, Optional[str]]:
     for mark, name in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
-            note = f"line 1: byte 0x{data[0]:02x} is not UTF-8 but begins a byte order mark; read as {name}"
-            return _decode_as(data, path, name), note
-    if marked:
-        return _decode_as(data, path, "utf-8"), None
+            return _decode_as(data, path, name), f"line 1: found a byte order mark; read as {name}"
     try:
         return data.decode("utf-8"), None
     except UnicodeDecodeError as error:
-        taken = _first_encoding(data)
-        name = _ENCODING_NAMES.get(taken, taken)
-        line = _line_of(data, error.start, "utf-8")
-        return data.decode(taken), f"line {line}: byte 0x{data[error.start]:02x} is not UTF-8; read as {name}"
+        guess = _guess_encoding(data)
+        line = _line_of_byte(data, error.start, "utf-8")
+        return data.decode(guess), f"line {line}: byte 0x{data[error.start]:02x} is not UTF-8; read as {guess}"
 
 
 def _decode_as(data: bytes, path: str, encoding: str) -> str:
@@ -132,54 +131,45 @@ def _decode_as(data: bytes, path: str, encoding: str) -> str:
         return data.decode(encoding)
     except LookupError:
         raise errors.UserError(
-            f"Unknown --encoding '{encoding}'. Names that Python knows are expected, e.g. utf-8, utf-16, cp1252, "
-            "latin-1, mac-roman, shift_jis, gb18030."
+            f"Unknown --encoding '{encoding}'. Expected a name that Python knows, e.g. utf-8, utf-16, cp1252, latin-1, "
+            "mac-roman, shift_jis, gb18030."
         ) from None
     except UnicodeError as error:
         found = "its bytes are"
         if isinstance(error, UnicodeDecodeError):
-            line = _line_of(data, error.start, encoding)
-            found = f"byte 0x{data[error.start]:02x} is" if error.start < len(data) else "the file's end is"
-            path = f"{path}, line {line}"
-        raise errors.UserError(
-            f"{path}: {found} not {encoding}; this encoding decodes the file: --encoding={_first_encoding(data)}."
-        ) from None
+            found = f"byte 0x{data[error.start]:02x} is" if error.start < len(data) else "the end of the file is"
+            path = f"{path}, line {_line_of_byte(data, error.start, encoding)}"
+        raise errors.UserError(f"{path}: {found} not {encoding}. Try --encoding={_guess_encoding(data)}.") from None
 
 
-def _first_encoding(data: bytes) -> str:
-    """The first of the fallbacks that decodes the data; the last of them decodes anything."""
-    for encoding in _FALLBACK_ENCODINGS:
+def _guess_encoding(data: bytes) -> str:
+    """Return the first of the fallback encodings that decodes the data."""
+    for encoding in _FALLBACK_ENCODINGS[:-1]:
         with contextlib.suppress(UnicodeDecodeError):
             data.decode(encoding)
             return encoding
-    raise AssertionError("latin-1 has a character for every byte")
-
-
-def _line_of(data: bytes, position: int, encoding: str) -> int:
-    """The line, from 1, of a byte; line feeds, carriage returns and pairs of them end lines."""
-    try:
-        before = data[:position].decode(encoding, "replace")
-    except UnicodeError:  # A few of Python's encodings cannot pass over what they do not know.
-        before = data[:position].decode("latin-1")
-    return line_in(before, len(before))
-
-
-def _check_is_text(data: bytes, path: str) -> None:
-    for beginning, kind, remedy in _NO_TEXT:
-        if data.startswith(beginning):
-            raise errors.UserError(f"{path} is no text: it seems to be {kind}; {remedy}.")
+    return _FALLBACK_ENCODINGS[-1]
 
 
 def _nul_message(data: bytes, path: str) -> str:
     start = data[:1000]
-    # English in UTF-16 has a NUL in every other byte, on the side where the high bytes are.
-    for name, zeros in (("utf-16-le", start[1::2]), ("utf-16-be", start[::2])):
-        if len(zeros) and zeros.count(0) * 2 > len(zeros):
-            return f"{path} has NUL bytes; it seems to be UTF-16 without a byte order mark: give --encoding={name}."
-    line = _line_of(data, data.find(b"\0"), "latin-1")
-    return f"{path}, line {line}: a NUL byte, so the file is no text (or damaged). Save it as CSV in UTF-8."
+    # In UTF-16, every other byte of English text is zero.
+    for name, high_bytes in (("utf-16-le", start[1::2]), ("utf-16-be", start[::2])):
+        if high_bytes and high_bytes.count(0) * 2 > len(high_bytes):
+            return f"{path} contains NUL bytes. It seems to be UTF-16 without a byte order mark: try --encoding={name}."
+    line = _line_of_byte(data, data.find(b"\0"), "latin-1")
+    return f"{path}, line {line}: found a NUL byte, so the file is damaged or not text. Save it as CSV in UTF-8."
 
 
-def line_in(text: str, position: int) -> int:
-    """The line, from 1, of a character."""
+def _line_of_byte(data: bytes, position: int, encoding: str) -> int:
+    """Return the line number, from 1, of a byte."""
+    try:
+        before = data[:position].decode(encoding, "replace")
+    except UnicodeError:  # Some of Python's encodings cannot skip bytes that they do not know.
+        before = data[:position].decode("latin-1")
+    return line_of(before, len(before))
+
+
+def line_of(text: str, position: int) -> int:
+    """Return the line number, from 1, of a character."""
     return len(LINE_END.findall(text, 0, position)) + 1

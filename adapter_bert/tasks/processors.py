@@ -1,4 +1,4 @@
-"""The reader classes that notebooks know from the original `run_classifier.py`: thin views on tasks."""
+"""The data processors of the original `run_classifier.py`, which notebooks import, as thin views on tasks."""
 
 from __future__ import annotations
 
@@ -9,89 +9,78 @@ from adapter_bert.tasks.task import InputExample, read_rows
 
 
 class DataProcessor:
-    """Base of readers: what a notebook's own reader overrides."""
+    """Base class of data processors, for notebooks to subclass."""
 
     def get_train_examples(self, data_dir: str) -> List[InputExample]:
-        """The training examples."""
+        """Return the training examples."""
         raise NotImplementedError()
 
     def get_dev_examples(self, data_dir: str) -> List[InputExample]:
-        """The development examples."""
+        """Return the dev examples."""
         raise NotImplementedError()
 
     def get_test_examples(self, data_dir: str) -> List[InputExample]:
-        """The test examples."""
+        """Return the test examples."""
         raise NotImplementedError()
 
     def get_labels(self) -> List[str]:
-        """The label words, in the order of the classes."""
+        """Return the classes in order."""
         raise NotImplementedError()
 
     @classmethod
     def _read_tsv(cls, input_file: str, quotechar: Optional[str] = None) -> List[List[str]]:
-        """The rows of a tab-separated file. Quotes are text: `quotechar` is accepted and must stay None."""
+        """Return the rows of a tab-separated file. Quotes are text: `quotechar` must be None."""
         if quotechar is not None:
             raise ValueError(f"Quoting is not supported, found quotechar {quotechar!r}.")
         return [row for _, row in read_rows(input_file)]
 
 
-class TaskProcessor(DataProcessor):
-    """Reads a registered task."""
+class _TaskProcessor(DataProcessor):
+    """Processor of a registered task."""
 
-    def __init__(self, task_name: str) -> None:
-        self._task_name = task_name
-
-    @property
-    def task(self) -> tasks.Task:
-        """The task behind this reader."""
-        return tasks.get(self._task_name)
+    task_name = ""
 
     def get_train_examples(self, data_dir: str) -> List[InputExample]:
-        """The training examples."""
-        return list(tasks.read_examples(self.task, data_dir, "train"))
+        return self._examples(data_dir, "train")
 
     def get_dev_examples(self, data_dir: str) -> List[InputExample]:
-        """The development examples."""
-        return list(tasks.read_examples(self.task, data_dir, "dev"))
+        return self._examples(data_dir, "dev")
 
     def get_test_examples(self, data_dir: str) -> List[InputExample]:
-        """The test examples."""
-        return list(tasks.read_examples(self.task, data_dir, "test"))
+        return self._examples(data_dir, "test")
 
     def get_labels(self) -> List[str]:
-        """The label words, in the order of the classes."""
-        return list(self.task.labels)
+        return list(tasks.get(self.task_name).labels)
+
+    def _examples(self, data_dir: str, split_name: str) -> List[InputExample]:
+        return list(tasks.read_examples(tasks.get(self.task_name), data_dir, split_name))
 
 
-class ColaProcessor(TaskProcessor):
+class ColaProcessor(_TaskProcessor):
     """CoLA."""
 
-    def __init__(self) -> None:
-        super().__init__("CoLA")
+    task_name = "CoLA"
 
 
-class MrpcProcessor(TaskProcessor):
+class MrpcProcessor(_TaskProcessor):
     """MRPC."""
 
-    def __init__(self) -> None:
-        super().__init__("MRPC")
+    task_name = "MRPC"
 
 
-class MnliProcessor(TaskProcessor):
+class MnliProcessor(_TaskProcessor):
     """MNLI, matched."""
 
+    task_name = "MNLI"
+
+
+class XnliProcessor(_TaskProcessor):
+    """XNLI in Chinese; set `language` for another language."""
+
     def __init__(self) -> None:
-        super().__init__("MNLI")
-
-
-class XnliProcessor(TaskProcessor):
-    """XNLI; set `language` for another one than Chinese."""
-
-    def __init__(self) -> None:
-        super().__init__("XNLI")
         self.language = "zh"
 
     @property
-    def task(self) -> tasks.Task:
-        """The task of the language that is set now."""
-        return tasks.get("XNLI-" + self.language)
+    def task_name(self) -> str:  # type: ignore[override]
+        """Name of the task in the current language."""
+        return "XNLI-" + self.language

@@ -1,4 +1,4 @@
-"""Names to tasks. A name is registered once; look-ups ignore case, hyphens and underscores."""
+"""Registry of tasks. Look-ups ignore case, hyphens and underscores."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ def _key(name: str) -> str:
 
 
 def register(task: Task) -> Task:
-    """Adds a task under its name and aliases.
-
-    Raises:
-      ValueError: a name is taken; nothing is registered then.
-    """
+    """Add a task under its name and aliases; raise a ValueError if one of them is taken."""
     keys = {_key(name) for name in (task.name,) + task.aliases}
     for key in keys:
         if key in _TASKS:
@@ -29,16 +25,12 @@ def register(task: Task) -> Task:
 
 
 def names() -> List[str]:
-    """The names of all tasks, each once, in the order of their registration."""
+    """Return the names of all tasks in order of registration."""
     return list(dict.fromkeys(task.name for task in _TASKS.values()))
 
 
 def get(name: str) -> Task:
-    """Finds a task by name or alias, in any case.
-
-    Raises:
-      errors.UserError: there is no such task; lists those that exist.
-    """
+    """Return a task by name or alias; raise a `UserError` that lists all tasks if there is none."""
     if _key(name) not in _TASKS:
         raise errors.unknown("task", name, names())
     return _TASKS[_key(name)]

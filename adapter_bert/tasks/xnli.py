@@ -1,6 +1,6 @@
 """XNLI: MultiNLI in fifteen languages, in the layout that Google's BERT reads.
 
-`XNLI` is Chinese, as in the original script; `XNLI-de` and so on are the other languages.
+`XNLI` is Chinese, as in the original script; the others are `XNLI-de` and so on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ for _language in LANGUAGES:
             dev=Split("xnli.dev.tsv", text_a=6, text_b=7, label=1, only=(0, _language)),
             test=Split("xnli.test.tsv", text_a=6, text_b=7, label=1, only=(0, _language)),
             labels=("contradiction", "entailment", "neutral"),
-            # The translated training files spell one label their own way.
+            # Only the translated training files use this spelling.
             spellings={"contradictory": "contradiction"},
         )
     )

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 from tests.helpers import base_flags
-from tests.tasks.test_tasks import LAYOUTS
+from tests.tasks.test_glue import LAYOUTS
 
 from adapter_bert import tasks
 from run_classifier import ClassifierSettings, run_task

@@ -230,11 +230,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "file, text, words",
         [
-            ("train.tsv", "a\t1\t\tthe cat .\nb\t1\n", "train.tsv, line 2: found 2 tab-separated columns"),
+            ("train.tsv", "a\t1\t\tthe cat .\nb\t1\n", "train.tsv, line 2: expected at least 4"),
             ("train.tsv", "a\t1\t\tthe cat .\nb\tyes\t\tthe dog .\n", "train.tsv, line 2: unknown label 'yes'"),
-            ("train.tsv", "", "holds no example"),
+            ("train.tsv", "", "no examples"),
             ("dev.tsv", "a\t2\t\tthe cat .\n", "dev.tsv, line 1: unknown label '2'"),
-            ("test.tsv", "index\tsentence\n", "holds no example"),
+            ("test.tsv", "index\tsentence\n", "no examples"),
         ],
     )
     def test_bad_rows_are_named_by_file_and_line(self, given, tmp_path, file, text, words):

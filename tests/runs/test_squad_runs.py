@@ -439,7 +439,7 @@ def test_questions_that_cannot_be_trained_on_are_named_if_asked_for(tiny_bert, t
     path.write_text(json.dumps(content))
     flags = flags_for(tiny_bert, "", str(tmp_path / "out"), train_file=str(path), num_train_epochs=1)
     run_task(**flags, do_train=True, verbose_logging=True)
-    assert "none of their answers stands in the context: 1 (" in "\n".join(log)
+    assert "whose answers do not occur in the context: 1 (" in "\n".join(log)
     assert "Left out of training: q5" in "\n".join(log)
 
 

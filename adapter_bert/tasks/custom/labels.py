@@ -1,70 +1,64 @@
-"""What flags say about labels: lists, other spellings, weights of classes."""
+"""Flags about labels: lists, alternative spellings and class weights."""
 
 from __future__ import annotations
 
 import collections
 import json
 import math
-from typing import Dict, Iterable, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
-from adapter_bert.tasks.custom import tables
+from adapter_bert.tasks.custom.table import cell_text, one_line
 from adapter_bert.tasks.task import InputExample
-
-
-def balanced_class_weights(examples: Iterable[InputExample], labels: Sequence[str]) -> Tuple[float, ...]:
-    """A weight per class, in the order of the labels: examples / (classes * examples of the class).
-
-    Raises:
-      errors.UserError: a label has no example.
-    """
-    counts = collections.Counter(example.label for example in examples)
-    missing = [label for label in labels if label not in counts]
-    if missing:
-        raise errors.UserError(
-            f"--class_weights=balanced needs training examples of every label; '{short(missing[0])}' has none."
-        )
-    total = sum(counts.values())
-    return tuple(total / (len(labels) * counts[label]) for label in labels)
 
 
 def class_weights(
     choice: Optional[str], examples: Iterable[InputExample], labels: Sequence[str]
 ) -> Optional[Tuple[float, ...]]:
-    """The weights that `--class_weights` asks for, in the order of the labels.
+    """Return the weights that --class_weights requests, in the order of the labels.
 
     Args:
-      choice: `none`, `balanced`, or weights by label (`Yes=1,No=2.5`); labels that are not named have weight 1.
+      choice: `none`, `balanced` (inversely proportional to the frequencies), or weights by label (`Yes=1,No=2.5`);
+        the default weight is 1.
       examples: the training split.
-      labels: of the task.
+      labels: the labels of the task.
 
     Raises:
-      errors.UserError: an unknown label, a weight that is no positive number, or a regression.
+      errors.UserError: an unknown label, a label without examples, a weight that is not positive, or a regression task.
     """
-    if not choice or choice.strip().lower() == "none":
+    choice = (choice or "none").strip()
+    if choice.lower() == "none":
         return None
     if not labels:
-        raise errors.UserError(f"--class_weights={choice}: a regression has no classes to weigh.")
-    if choice.strip().lower() == "balanced":
-        return balanced_class_weights(examples, labels)
+        raise errors.UserError(f"--class_weights={choice} needs classes, but this is a regression task.")
+    if choice.lower() == "balanced":
+        return _balanced_weights([example.label for example in examples], labels)
     weights = dict.fromkeys(labels, 1.0)
     for label, text in parse_map(choice, "--class_weights").items():
         if label not in weights:
             raise errors.unknown("label in --class_weights", label, labels)
-        weights[label] = finite(text)
-        if weights[label] is None or weights[label] <= 0:
+        weights[label] = parse_finite(text) or 0.0
+        if weights[label] <= 0:
             raise errors.UserError(f"--class_weights: expected a positive number for '{label}', found '{text}'.")
     return tuple(weights.values())
 
 
-def parse_list(text: str, flag: str = "--labels") -> Tuple[str, ...]:
-    """Reads `Yes,No`, or in JSON form `["a, b", "c"]` where labels contain commas.
+def _balanced_weights(found: Sequence[Any], labels: Sequence[str]) -> Tuple[float, ...]:
+    missing = sorted(set(labels) - set(found))
+    if missing:
+        raise errors.UserError(
+            f"--class_weights=balanced needs training examples of every label; '{shorten(missing[0])}' has none."
+        )
+    import numpy as np
+    from sklearn.utils.class_weight import compute_class_weight  # slow to import
 
-    Raises:
-      errors.UserError: it is neither.
-    """
+    return tuple(compute_class_weight("balanced", classes=np.array(labels), y=found).tolist())
+
+
+def parse_list(text: str, flag: str = "--labels") -> Tuple[str, ...]:
+    """Parse `Yes,No`, or the JSON form `["a, b", "c"]` for labels that contain commas."""
     if text.lstrip().startswith("["):
-        items = [_scalar(item, flag, text) for item in _json_value(text, list, flag)]
+        items = [_scalar(item, flag, text) for item in _load_json(text, flag)]
     else:
         items = text.split(",")
     items = [item.strip() for item in items]
@@ -74,43 +68,35 @@ def parse_list(text: str, flag: str = "--labels") -> Tuple[str, ...]:
 
 
 def parse_map(text: str, flag: str = "--label_map") -> Dict[str, str]:
-    """Reads `Y=Yes,N=No`, or in JSON form `{"a, b": "c"}` where labels contain commas or equals signs.
-
-    Raises:
-      errors.UserError: it is neither, or names something twice.
-    """
+    """Parse `Y=Yes,N=No`, or the JSON form `{"a, b": "c"}` for labels that contain commas or equals signs."""
     if text.lstrip().startswith("{"):
-        pairs = [(key, _scalar(value, flag, text)) for key, value in _json_value(text, dict, flag).items()]
+        pairs = [(key, _scalar(value, flag, text)) for key, value in _load_json(text, flag).items()]
     else:
-        parts = [part.partition("=") for part in text.split(",")]
-        pairs = [(key, value) if equals else ("", "") for key, equals, value in parts]
+        pairs = [(key, value) for key, _, value in (entry.partition("=") for entry in text.split(","))]
     pairs = [(key.strip(), value.strip()) for key, value in pairs]
     if not pairs or not all(key and value for key, value in pairs):
         raise errors.UserError(f"{flag} expects entries such as Y=Yes,N=No, found '{text}'.")
-    twice = [key for key, count in collections.Counter(key for key, _ in pairs).items() if count > 1]
-    if twice:
-        raise errors.UserError(f"{flag} names '{twice[0]}' twice: '{text}'.")
+    repeated = [key for key, count in collections.Counter(key for key, _ in pairs).items() if count > 1]
+    if repeated:
+        raise errors.UserError(f"{flag} contains '{repeated[0]}' twice: '{text}'.")
     return dict(pairs)
 
 
-def _json_value(text: str, kind: type, flag: str) -> Union[list, dict]:
+def _load_json(text: str, flag: str) -> Any:
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except ValueError as error:
-        raise errors.UserError(f"{flag} is no JSON ({errors.reason(error)}): '{text}'.") from None
-    if not isinstance(value, kind):
-        raise errors.UserError(f"{flag} expects one JSON {'list' if kind is list else 'object'}, found '{text}'.")
-    return value
+        raise errors.UserError(f"{flag} is not valid JSON ({errors.reason(error)}): '{text}'.") from None
 
 
 def _scalar(value: object, flag: str, text: str) -> str:
     if isinstance(value, (list, dict)):
-        raise errors.UserError(f"{flag} expects texts, found {json.dumps(value)} in '{text}'.")
-    return tables.cell_text(value)
+        raise errors.UserError(f"{flag} expects strings, found {json.dumps(value)} in '{text}'.")
+    return cell_text(value)
 
 
-def finite(text: str) -> Optional[float]:
-    """The number that a text is; None where it is none, or not finite."""
+def parse_finite(text: str) -> Optional[float]:
+    """Return the number in a text; None if it is not a finite number."""
     try:
         value = float(text)
     except ValueError:
@@ -118,7 +104,7 @@ def finite(text: str) -> Optional[float]:
     return value if math.isfinite(value) else None
 
 
-def short(label: str, width: int = 40) -> str:
-    """A label for messages, which have one line and should be readable."""
-    label = tables.one_line(label)
+def shorten(label: str, width: int = 40) -> str:
+    """Shorten a label to fit in a one-line message."""
+    label = one_line(label)
     return label if len(label) <= width else label[: width - 1] + "…"

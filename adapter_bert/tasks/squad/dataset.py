@@ -1,32 +1,26 @@
-"""What a SQuAD data set is, versions 1.1 and 2.0: contexts, questions on them, and where the answers stand.
-
-Which of it can be trained on, counts of it and its fingerprint. How it is read from a file: `squad_files`. Offsets
-count code points, as SQuAD's own do. Nothing is known here about tokens.
-"""
+"""SQuAD 1.1 and 2.0 datasets: contexts with questions and answers. Offsets count code points, as in SQuAD's files."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from typing import Collection, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.common.text import first_names
 
-_SHOWN_IDS = 3
-
 
 @dataclasses.dataclass(frozen=True)
 class GoldAnswer:
-    """One answer as an annotator gave it.
+    """One annotated answer.
 
     Attributes:
-      text: its words.
-      start: where they stand in the context: where the file says, or else the nearest place that has them; None where
-        there is none, or where the text is blank.
-      moved: whether `start` is another than the file's.
+      text: the answer.
+      start: its offset in the context: that of the file, or else the nearest offset of this text; None if the context
+        does not contain the text, or the text is blank.
+      moved: whether `start` differs from the file's.
     """
 
     text: str
@@ -36,13 +30,13 @@ class GoldAnswer:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """One question on a context.
+    """One question about a context.
 
     Attributes:
-      id: its name, unique in the file.
-      text: what is asked.
-      answers: in the file's order; none where the question is unanswerable, or its answers are not published.
-      is_impossible: whether the context is known to hold no answer.
+      id: unique in the file.
+      text: the question.
+      answers: in the file's order; empty if the question is unanswerable or its answers are not published.
+      is_impossible: whether the question is known to be unanswerable.
     """
 
     id: str
@@ -52,35 +46,35 @@ class Question:
 
     @property
     def found(self) -> Optional[GoldAnswer]:
-        """The first answer that stands in the context."""
+        """The first answer that the context contains."""
         return next((answer for answer in self.answers if answer.start is not None), None)
 
     @property
     def is_trainable(self) -> bool:
-        """Whether it is known where an answer stands, or that there is none."""
+        """Whether the offset of an answer is known, or that there is no answer."""
         return self.is_impossible or self.found is not None
 
 
 @dataclasses.dataclass(frozen=True)
 class Paragraph:
-    """A context and the questions on it."""
+    """A context and its questions."""
 
     context: str
     questions: Tuple[Question, ...]
 
     @property
     def is_empty(self) -> bool:
-        """Whether the context is nothing but white space."""
+        """Whether the context is blank."""
         return not self.context.strip()
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
       path: the file.
-      paragraphs: those of all articles, in the file's order.
+      paragraphs: those of all articles, in order.
       says_impossible: whether any question has the key `is_impossible`, as in version 2.0.
     """
 
@@ -89,17 +83,17 @@ class Dataset:
     says_impossible: bool
 
     def questions(self) -> Iterator[Question]:
-        """Yields the questions in the file's order."""
+        """Yield the questions in order."""
         for paragraph in self.paragraphs:
             yield from paragraph.questions
 
     @property
     def num_questions(self) -> int:
-        """How many questions there are."""
+        """Number of questions."""
         return sum(len(paragraph.questions) for paragraph in self.paragraphs)
 
     def golds(self) -> Dict[str, List[str]]:
-        """For each question's id the texts of its answers, in the file's order; none for an unanswerable one."""
+        """Return the texts of the answers by question id; empty for an unanswerable question."""
         return {question.id: [answer.text for answer in question.answers] for question in self.questions()}
 
     @property
@@ -109,82 +103,74 @@ class Dataset:
 
     @property
     def has_answers(self) -> bool:
-        """Whether the answers are known; not so in a test file."""
+        """Whether answers are known; False for a test file."""
         return any(question.answers or question.is_impossible for question in self.questions())
 
 
 def check_version(dataset: Dataset, version_2_with_negative: bool) -> None:
-    """Refuses a file of the other version than the flag says; one without any answers passes.
-
-    Raises:
-      errors.UserError: there are unanswerable questions without the flag, or a file of version 1.1 with it.
-    """
+    """Raise a `UserError` if the file's version does not match the flag. A file without answers matches both."""
     if not dataset.has_answers:
         return
     unanswerable = [question.id for question in dataset.questions() if not question.answers]
     if unanswerable and not version_2_with_negative:
         raise errors.UserError(
-            f"{dataset.path}: {len(unanswerable)} of {dataset.num_questions} questions have no answer, the first: "
-            f"{shown(unanswerable[:1])}; this is SQuAD 2.0: add --version_2_with_negative=true"
-            + ("." if dataset.says_impossible else ", or give them answers.")
+            f"{dataset.path}: {len(unanswerable)} of {dataset.num_questions} questions have no answer, first "
+            f"{printable(unanswerable[0])}. This is SQuAD 2.0: add --version_2_with_negative=true"
+            + ("." if dataset.says_impossible else ", or add answers.")
         )
     if version_2_with_negative and not unanswerable and not dataset.says_impossible:
         raise errors.UserError(
-            f"{dataset.path}: every question has an answer and none has the key is_impossible; this is SQuAD 1.1: "
-            "leave --version_2_with_negative out."
+            f"{dataset.path}: every question has an answer and none has the key is_impossible. This is SQuAD 1.1: "
+            "remove --version_2_with_negative."
         )
 
 
 def for_training(dataset: Dataset) -> Dataset:
-    """The questions that can be trained on; says in one warning what is left out and which answers were moved.
+    """Return the questions to train on; log one warning about excluded questions and moved answers.
 
-    Left out are questions on an empty context, and answerable ones of which no answer stands in the context.
+    Excluded are questions about an empty context, and answerable questions without an answer in the context.
 
     Raises:
-      errors.UserError: the file has no answers, or nothing is left.
+      errors.UserError: the file has no answers, or no question remains.
     """
+    total = dataset.num_questions
     if not dataset.has_answers:
-        raise errors.UserError(
-            f"{dataset.path} has no answers to train on: none of its {dataset.num_questions} questions has any."
-        )
+        raise errors.UserError(f"{dataset.path}: none of the {total} questions has an answer to train on.")
     kept: List[Paragraph] = []
-    on_nothing: List[Question] = []
-    not_found: List[Question] = []
+    excluded: Dict[str, List[Question]] = {
+        "without answers and not marked as impossible": [],
+        "whose answers do not occur in the context": [],
+        "about an empty context": [],
+    }
+    without, not_found, on_empty = excluded.values()
     for paragraph in dataset.paragraphs:
         if paragraph.is_empty:
-            on_nothing.extend(paragraph.questions)
+            on_empty.extend(paragraph.questions)
             continue
+        for question in paragraph.questions:
+            if not question.is_trainable:
+                (not_found if question.answers else without).append(question)
         questions = tuple(question for question in paragraph.questions if question.is_trainable)
-        not_found.extend(question for question in paragraph.questions if not question.is_trainable)
         if questions:
             kept.append(Paragraph(paragraph.context, questions))
-    trained = dataclasses.replace(dataset, paragraphs=tuple(kept))
-    moved = [question for question in trained.questions() if any(answer.moved for answer in question.answers)]
-    without = [question for question in not_found if not question.answers]
-    notes = _note("Left out, as they have no answer and are not said to be impossible", without)
-    notes += _note(
-        "Left out, as none of their answers stands in the context", [q for q in not_found if q not in without]
-    )
-    notes += _note("Left out, as their context is empty", on_nothing)
+    notes = "".join(_note(f" Excluded questions {reason}", found) for reason, found in excluded.items())
     if not kept:
-        raise errors.UserError(f"{dataset.path}: none of {dataset.num_questions} questions can be trained on.{notes}")
-    notes += _note("Answers are elsewhere than answer_start says, so the nearest place is taken", moved)
+        raise errors.UserError(f"{dataset.path}: none of the {total} questions can be trained on.{notes}")
+    training = dataclasses.replace(dataset, paragraphs=tuple(kept))
+    moved = [question for question in training.questions() if any(answer.moved for answer in question.answers)]
+    notes += _note(" Answers that are not at answer_start, moved to the nearest occurrence", moved)
     if notes:
-        tf.logging.warning(
-            "%s: training on %d of %d questions.%s", dataset.path, trained.num_questions, dataset.num_questions, notes
-        )
-    return trained
+        tf.logging.warning("%s: training on %d of %d questions.%s", dataset.path, training.num_questions, total, notes)
+    return training
 
 
 def _note(text: str, questions: Sequence[Question]) -> str:
-    """A sentence with the number of questions and the first ids; nothing where there are none."""
-    if not questions:
-        return ""
-    return f" {text}: {len(questions)} ({shown([question.id for question in questions], _SHOWN_IDS)})."
+    ids = first_names([printable(question.id) for question in questions], 3)
+    return f"{text}: {len(questions)} ({ids})." if questions else ""
 
 
 def describe(dataset: Dataset) -> Dict[str, int]:
-    """Counts for logs and results."""
+    """Return counts for logs and results."""
     answers = [answer for question in dataset.questions() for answer in question.answers]
     return {
         "paragraphs": len(dataset.paragraphs),
@@ -198,19 +184,18 @@ def describe(dataset: Dataset) -> Dict[str, int]:
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """A hash of contexts, questions, answers and their places in their order; ids do not count."""
+    """Return a hash of contexts, questions and answers, independent of ids. Runs store it: it must never change."""
     digest = hashlib.sha256()
     for paragraph in dataset.paragraphs:
         questions = [
             (question.text, [(answer.text, answer.start) for answer in question.answers], question.is_impossible)
             for question in paragraph.questions
         ]
-        # JSON in ASCII is the same on every Python, which `repr` of rare characters is not.
+        # ASCII JSON is the same in all Python versions; `repr` of rare characters is not.
         digest.update((json.dumps([paragraph.context, questions]) + "\n").encode("ascii"))
     return "sha256:" + digest.hexdigest()[:16]
 
 
-def shown(names: Collection[str], limit: int = 10) -> str:
-    """Names from a file, such that they fit in a line."""
-    texts = [name if name.isprintable() and 0 < len(name) <= 60 else repr(name[:60]) for name in names]
-    return first_names(texts, limit)
+def printable(name: str) -> str:
+    """Return a name from a file such that it fits in a one-line message."""
+    return name if name.isprintable() and 0 < len(name) <= 60 else repr(name[:60])

@@ -1,0 +1,270 @@
+"""Read a table from a CSV, TSV or JSON file, or from a folder or archive with one text file per example.
+
+In folders and archives, the name of the folder that contains a file is the file's label.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import os
+import re
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+from adapter_bert.common import errors
+from adapter_bert.common.lazy_tensorflow import tf
+from adapter_bert.common.text import first_names
+from adapter_bert.tasks import encodings
+from adapter_bert.tasks.custom import archives
+from adapter_bert.tasks.custom.table import LABEL_COLUMN, MISSING, TEXT_COLUMN, Table, TableRow, one_line
+
+_KIND_BY_EXTENSION = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+}
+_DELIMITER_NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
+# Number of rows that decide what the delimiter is.
+_SNIFFED_ROWS = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class TableFormat:
+    """What the user says about a file's format; None means to detect it.
+
+    Attributes:
+      encoding: by default that of the byte order mark, else UTF-8, windows-1252 or latin-1.
+      header: whether the first row contains column names; by default yes, unless all chosen columns are numbers.
+      quoting: whether double quotes enclose cells; by default yes in CSV and no in TSV.
+    """
+
+    encoding: Optional[str] = None
+    header: Optional[bool] = None
+    quoting: Optional[bool] = None
+
+
+def read_table(path: str, columns: Sequence[str] = (), table_format: Optional[TableFormat] = None) -> Table:
+    """Read a file, a folder, a tar archive or a folder in an archive (`news.tar.gz//train`).
+
+    Args:
+      path: any path that `tf.gfile` opens.
+      columns: the columns that are needed; they help to detect the header and the delimiter.
+      table_format: what is known about the file.
+
+    Raises:
+      errors.UserError: the path is missing, not text, not in the given encoding, or not a table with rows.
+    """
+    table_format = table_format or TableFormat()
+    files = archives.read_files(path)
+    if files is not None:
+        return _files_table(path, files, table_format.encoding)
+    text, remark = encodings.decode(encodings.read_bytes(path), path, table_format.encoding)
+    if remark:
+        tf.logging.warning("%s, %s. Give --encoding if texts look wrong.", path, remark)
+    table = _text_table(path, text, columns, table_format)
+    if not table.rows:
+        raise errors.UserError(f"{path} ({table.layout}) contains no rows.")
+    return table
+
+
+def _text_table(path: str, text: str, columns: Sequence[str], table_format: TableFormat) -> Table:
+    if not text.strip():
+        raise errors.UserError(f"{path} is empty, expected a table with rows.")
+    kind = _KIND_BY_EXTENSION.get(os.path.splitext(path)[1].lower())
+    if kind is None:
+        first_line = encodings.LINE_END.split(text.lstrip("\r\n"), maxsplit=1)[0]
+        kind = "json" if text.lstrip().startswith("{") else "tsv" if "\t" in first_line else "csv"
+    if kind == "json":
+        return _json_table(path, text)
+    header = table_format.header
+    if header is None:
+        header = not columns or not all(column.strip().isdecimal() for column in columns)
+    delimiter = "\t" if kind == "tsv" else _choose_delimiter(text, columns, header, table_format.quoting)
+    return _delimited_table(path, text, delimiter, _uses_quoting(delimiter, table_format.quoting), header)
+
+
+# -------------------------------------------------------------------------------------------- CSV and TSV
+
+
+def _uses_quoting(delimiter: str, quoting: Optional[bool]) -> bool:
+    return delimiter != "\t" if quoting is None else quoting
+
+
+def _choose_delimiter(text: str, columns: Sequence[str], header: bool, quoting: Optional[bool]) -> str:
+    """Return the delimiter that yields the needed columns, else rows of equal length, else the most cells."""
+
+    def score(delimiter: str) -> Tuple[int, bool, int]:
+        records = _records(text, delimiter, _uses_quoting(delimiter, quoting), strict=False)
+        rows = [cells for _, cells in itertools.islice(records, _SNIFFED_ROWS)]
+        names = [one_line(cell) for cell in rows[0]] if header and rows else []
+        width = len(rows[0]) if rows else 0
+        same_width = width > 1 and all(len(cells) == width for cells in rows)
+        return sum(one_line(column) in names for column in columns), same_width, width
+
+    return max(_DELIMITER_NAMES, key=score)
+
+
+def _records(text: str, delimiter: str, quoting: bool, strict: bool = True) -> Iterator[Tuple[int, List[str]]]:
+    """Yield (line in which the record starts, cells); skip blank lines.
+
+    Raises:
+      csv.Error: if strict, for a quote that does not close, or closes inside a cell.
+    """
+    if not quoting:
+        for number, line in enumerate(_unquoted_lines(text), start=1):
+            if line.strip():
+                yield number, line.split(delimiter)
+        return
+    with _field_size_limit(len(text)):
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict)
+        start = 1
+        for cells in reader:
+            if len(cells) > 1 or (cells and cells[0].strip()):
+                yield start, cells
+            start = reader.line_num + 1
+
+
+def _unquoted_lines(text: str) -> List[str]:
+    """Split lines without quoting. If the first line ends in LF or CRLF, a lone CR is text."""
+    first = encodings.LINE_END.search(text)
+    if first and first.group() == "\r":
+        return encodings.LINE_END.split(text)
+    return [line[:-1] if line.endswith("\r") else line for line in text.split("\n")]
+
+
+@contextlib.contextmanager
+def _field_size_limit(size: int) -> Iterator[None]:
+    """Raise the csv module's global limit of the cell size, to at most what fits in a C long on every platform."""
+    earlier = csv.field_size_limit()
+    csv.field_size_limit(min(max(size, earlier), 2**31 - 1))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(earlier)
+
+
+def _delimited_table(path: str, text: str, delimiter: str, quoting: bool, header: bool) -> Table:
+    layout = _DELIMITER_NAMES[delimiter] + "-separated"
+    try:
+        records = list(_records(text, delimiter, quoting))
+    except csv.Error:
+        raise _quote_error(path, text, delimiter) from None
+    if not records:
+        raise errors.UserError(f"{path} ({layout}) contains no rows.")
+    names = [str(number) for number in range(1, len(records[0][1]) + 1)]
+    if header:
+        number, cells = records.pop(0)
+        names = [one_line(cell) for cell in cells]
+        layout += f", header in line {number}"
+    else:
+        layout += ", no header"
+    for number, cells in records:
+        if any(cell.strip() for cell in cells[len(names) :]):
+            remedy = "Put such cells in double quotes." if quoting else "If quotes enclose cells, give --quoting=true."
+            raise errors.UserError(
+                f"{path}, line {number}: expected {len(names)} cells ({layout}), found {len(cells)}. Probably a cell "
+                f"contains a {_DELIMITER_NAMES[delimiter]}. {remedy}"
+            )
+    rows = [TableRow(number, cells) for number, cells in records]
+    return Table(path, tuple(names), rows, layout, "header" if header else "numbers")
+
+
+def _quote_error(path: str, text: str, delimiter: str) -> errors.UserError:
+    """Locate the first quoted cell that the csv module rejects, as it does not report where the cell starts."""
+    quoted = re.compile(r'"[^"]*(?:""[^"]*)*"(?!")')
+    plain = re.compile(f"[^{delimiter}\r\n]*")
+    remedy = 'Double a quote inside a cell (""), or give --quoting=false if quotes are plain text.'
+    position = 0
+    while position < len(text):
+        is_quoted = text[position] == '"'
+        match = (quoted if is_quoted else plain).match(text, position)
+        end = match.end() if match else len(text)
+        if is_quoted and (not match or text[end : end + 1] not in ("", delimiter, "\r", "\n")):
+            break
+        position = end + 1
+    start = f"{path}, line {encodings.line_of(text, position)}: a quoted cell starts here"
+    if not match:
+        return errors.UserError(f"{start} and never ends. {remedy}")
+    return errors.UserError(
+        f"{start}. Its closing quote in line {encodings.line_of(text, end)} is followed by {text[end : end + 20]!r}, "
+        f"expected a {_DELIMITER_NAMES[delimiter]} or a line end. {remedy}"
+    )
+
+
+# --------------------------------------------------------------------------------------------------- JSON
+
+
+def _json_table(path: str, text: str) -> Table:
+    is_array = text.lstrip().startswith("[")
+    unit = "object" if is_array else "line"
+    objects: List[Tuple[int, Dict[str, object]]] = []
+    for number, value in _json_array(path, text) if is_array else _json_lines(path, text):
+        if not isinstance(value, dict):
+            found = json.dumps(value)[:60]
+            raise errors.UserError(f"{path}, {unit} {number}: expected a JSON object {{…}}, found {found}.")
+        objects.append((number, value))
+    columns = tuple(dict.fromkeys(itertools.chain.from_iterable(value for _, value in objects)))
+    rows = [TableRow(number, [value.get(column, MISSING) for column in columns]) for number, value in objects]
+    return Table(path, columns, rows, "JSON array" if is_array else "JSON lines", "keys", unit)
+
+
+def _json_lines(path: str, text: str) -> Iterator[Tuple[int, object]]:
+    for number, line in enumerate(encodings.LINE_END.split(text), start=1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise errors.UserError(
+                    f"{path}, line {number}: expected one JSON object per line, found {line.strip()[:60]!r} "
+                    f"({errors.reason(error)})."
+                ) from None
+
+
+def _json_array(path: str, text: str) -> Iterator[Tuple[int, object]]:
+    try:
+        return enumerate(json.loads(text), start=1)
+    except (ValueError, RecursionError) as error:
+        raise errors.UserError(f"{path} is not a JSON array: {errors.reason(error)}.") from None
+
+
+# ------------------------------------------------------------------------------------ folders and archives
+
+
+def _files_table(path: str, files: Iterable[Tuple[str, bytes]], encoding: Optional[str]) -> Table:
+    """Return one row per file, sorted by name. Skip hidden files and files outside the label folders."""
+    rows: List[TableRow] = []
+    loose, remarks = [], []
+    for name, data in sorted(files):
+        parts = name.split("/")
+        if any(part.startswith(".") for part in parts):
+            continue
+        if len(parts) < 2:
+            loose.append(name)
+            continue
+        text, remark = encodings.decode(data, f"{path}, file {name}", encoding)
+        if remark:
+            remarks.append(f"{name}, {remark}")
+        rows.append(TableRow(len(rows) + 1, [text, parts[-2]], name))
+    if not rows:
+        raise errors.UserError(
+            f"{path}: expected one folder per label with one text file per example, found no folder that contains "
+            f"files. Other files: {first_names(loose, 10)}."
+        )
+    if loose:
+        tf.logging.warning("%s: skipped %d files outside the label folders, e.g. %s.", path, len(loose), loose[0])
+    if remarks:
+        tf.logging.warning(
+            "%s: %d of %d files are not UTF-8, first %s. Give --encoding if texts look wrong.",
+            path,
+            len(remarks),
+            len(rows),
+            remarks[0],
+        )
+    return Table(path, (TEXT_COLUMN, LABEL_COLUMN), rows, "one file per row, folder = label", "files", "file")

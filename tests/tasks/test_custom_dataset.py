@@ -1,0 +1,367 @@
+"""Custom data becomes a task with examples; what cannot be used is reported with file, line and flag."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from adapter_bert.tasks import custom
+from adapter_bert.tasks.custom import CustomData
+from adapter_bert.tasks.task import InputExample
+from tests.helpers import as_tuples, assert_mentions, message_of, write_file
+
+pytestmark = pytest.mark.smoke
+
+
+def table(*rows, header: str = "text,label") -> str:
+    return "\n".join([header, *(",".join(row) for row in rows)]) + "\n"
+
+
+def make_rows(count: int, labels=("no", "yes")) -> list:
+    return [(f"text {index}", labels[index % len(labels)]) for index in range(count)]
+
+
+@pytest.fixture
+def yes_no(tmp_path) -> str:
+    """A file with ten rows, half of them `yes`."""
+    return write_file(tmp_path, "yes_no.csv", table(*make_rows(10)))
+
+
+def read(data: CustomData, *wanted: str, stored=None):
+    return custom.read("Mine", data, wanted, stored)
+
+
+def read_train(path: str, **settings) -> list:
+    """Return the texts and labels of a training file of which nothing is held out."""
+    examples = read(CustomData(path, dev_fraction=0, **settings), "train")[1]["train"]
+    return [(example.text_a, example.label) for example in examples]
+
+
+def test_a_task_is_read_from_its_files(tmp_path, log):
+    train = write_file(tmp_path, "train.csv", table(("good", " yes"), ("bad", "no "), ("fine", "yes")))
+    dev = write_file(tmp_path, "dev.csv", table(("so so", "no")))
+    test = write_file(tmp_path, "test.csv", "id,text\n1,unknown\n2,\n")
+    task, examples = read(CustomData(train, dev, test), "train", "dev", "test")
+    assert (task.name, task.labels, task.metrics) == ("Mine", ("no", "yes"), ("accuracy", "macro_f1", "matthews"))
+    assert {split: as_tuples(rows) for split, rows in examples.items()} == {
+        "train": [("train-2", "good", None, "yes"), ("train-3", "bad", None, "no"), ("train-4", "fine", None, "yes")],
+        "dev": [("dev-2", "so so", None, "no")],
+        "test": [("test-2", "unknown", None, "no"), ("test-3", "", None, "no")],
+    }
+    warning, *summaries = log
+    assert_mentions(warning, f"{test}, line 3", "no text", "1 of 2")
+    assert summaries == ["Mine: 3 train rows: yes 2, no 1", "Mine: 1 dev rows: no 1", "Mine: 2 test rows"]
+
+
+def test_a_pair_is_skipped_only_if_both_texts_are_blank(tmp_path, log):
+    rows = [("a", "b", "0"), ("", "b", "1"), ("", " ", "1"), ("a", "", "0")]
+    path = write_file(tmp_path, "a.csv", table(*rows, header="one,two,label"))
+    data = CustomData(path, text_column="one", text_pair_column="two", dev_fraction=0)
+    expected = [("train-2", "a", "b", "0"), ("train-3", "", "b", "1"), ("train-5", "a", "", "0")]
+    assert as_tuples(read(data, "train")[1]["train"]) == expected
+    assert_mentions(log[0], f"{path}, line 4", "text", "1 of 4")
+
+
+def test_rows_without_a_label_are_skipped_with_one_warning(tmp_path, log):
+    path = write_file(tmp_path, "a.csv", table(("one", "x"), ("two", " "), ("three", "y"), ("four", "")))
+    assert read_train(path) == [("one", "x"), ("three", "y")]
+    warning, _ = log
+    assert_mentions(warning, f"{path}, line 3", "label", "2 of 4")
+
+
+@pytest.mark.parametrize(
+    "found, order",
+    [
+        (("10", "9", "-1"), ("-1", "9", "10")),
+        (("10", "9", "b"), ("10", "9", "b")),
+        (("0.5", "10", "9"), ("0.5", "10", "9")),
+    ],
+)
+def test_labels_are_sorted_numerically_if_all_are_integers(tmp_path, found, order):
+    path = write_file(tmp_path, "a.csv", table(*make_rows(12, found)))
+    assert read(CustomData(path), "train")[0].labels == order
+
+
+# ---------------------------------------------------------------------------------------------- dev split
+
+
+def test_the_dev_rows_are_the_same_and_never_trained_on_whichever_splits_are_requested(tmp_path):
+    path = write_file(tmp_path, "a.csv", table(*make_rows(200, ("a", "a", "a", "b")), ("rare", "c")))
+    data = CustomData(path)
+    both = read(data, "train", "dev")[1]
+    train, dev = as_tuples(both["train"]), as_tuples(both["dev"])
+    assert as_tuples(read(data, "train")[1]["train"]) == train
+    assert as_tuples(read(data, "dev")[1]["dev"]) == dev
+    assert as_tuples(read(data, "dev", stored=("a", "b", "c"))[1]["dev"]) == dev
+    numbers = [[int(row[0].split("-")[1]) for row in rows] for rows in (train, dev)]
+    assert numbers[0] == sorted(numbers[0]) and numbers[1] == sorted(numbers[1])
+    assert sorted(numbers[0] + numbers[1]) == list(range(2, 203))
+    assert collections.Counter(row[3] for row in dev) == {"a": 15, "b": 5}
+    assert as_tuples(read(CustomData(path, split_seed=2), "dev")[1]["dev"]) != dev
+
+
+def test_rows_with_the_same_text_are_in_the_same_split(tmp_path):
+    """A tweet and its retweets: what is scored must not have been trained on."""
+    texts = [(f"text {index // 3}", "ab"[index // 3 % 2]) for index in range(300)]
+    path = write_file(tmp_path, "a.csv", table(*texts))
+    splits = read(CustomData(path), "train", "dev")[1]
+    trained, scored = ({example.text_a for example in splits[name]} for name in ("train", "dev"))
+    assert len(trained) == 90 and len(scored) == 10 and not trained & scored
+    assert len(splits["train"]) + len(splits["dev"]) == 300
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5, 0.95])
+@pytest.mark.parametrize("count", [4, 7, 60])
+def test_every_label_remains_in_the_training_split(tmp_path, count, fraction):
+    path = write_file(tmp_path, "a.csv", table(*make_rows(count), ("rare", "c"), ("rare", "c")))
+    _, examples = read(CustomData(path, dev_fraction=fraction), "train", "dev")
+    assert {example.label for example in examples["train"]} == {"no", "yes", "c"}
+    assert len(examples["dev"]) >= 1
+    assert len(examples["train"]) + len(examples["dev"]) == count + 2
+    assert not {example.guid[6:] for example in examples["train"]} & {example.guid[4:] for example in examples["dev"]}
+
+
+def test_nothing_is_held_out_with_a_dev_file_or_a_fraction_of_0(yes_no):
+    assert len(read_train(yes_no)) == 10
+    _, examples = read(CustomData(yes_no, dev_file=yes_no), "train", "dev")
+    assert len(examples["train"]) == len(examples["dev"]) == 10
+
+
+def test_a_file_too_small_to_split_is_used_for_training_and_cannot_be_evaluated(tmp_path):
+    path = write_file(tmp_path, "a.csv", table(("one", "a"), ("two", "b")))
+    assert len(read(CustomData(path), "train")[1]["train"]) == 2
+    assert_mentions(message_of(read, CustomData(path), "train", "dev"), path, "too few rows", "--dev_file")
+
+
+@pytest.mark.parametrize(
+    "settings, wanted, flags",
+    [
+        ({"dev_file": "x"}, "train", ["--train_file"]),
+        ({"train_file": "x"}, "test", ["--test_file"]),
+        ({}, "dev", ["--dev_file", "--train_file"]),
+        ({"train_file": "x", "dev_fraction": 0}, "dev", ["--dev_file", "--dev_fraction"]),
+    ],
+)
+def test_a_missing_flag_is_requested(settings, wanted, flags):
+    assert_mentions(message_of(read, CustomData(**settings), wanted), *flags)
+    with pytest.raises(ValueError, match="Splits are"):
+        read(CustomData("x"), "eval")
+
+
+# ------------------------------------------------------------------------------------------ stored labels
+
+
+def test_labels_come_from_the_earlier_training_or_flags_or_the_training_file(tmp_path, yes_no):
+    test = write_file(tmp_path, "test.csv", "text\none\n")
+    missing = CustomData(train_file=str(tmp_path / "gone.csv"), test_file=test)
+    assert read(missing, "test", stored=["y", "x"])[0].labels == ("y", "x")
+    assert read(CustomData(test_file=test, labels=("b", "a")), "test")[0].labels == ("b", "a")
+    task, examples = read(CustomData(yes_no, test_file=test), "test")
+    assert task.labels == ("no", "yes") and list(examples) == ["test"]
+    message = message_of(read, CustomData(test_file=test), "test")
+    assert_mentions(message, "--labels", "--output_dir", "--init_checkpoint")
+
+
+@pytest.mark.parametrize(
+    "settings, stored, facts",
+    [
+        ({}, ("maybe", "no"), ["had the labels maybe, no;", "are no, yes."]),
+        ({"task_type": "regression"}, ("no", "yes"), ["had the labels no, yes;", "are (numbers)"]),
+        ({"labels": ("yes", "no")}, ("no", "yes"), ["had the labels no, yes;", "are yes, no."]),
+    ],
+)
+def test_labels_that_differ_from_the_stored_ones_are_reported(yes_no, settings, stored, facts):
+    data = CustomData(yes_no, dev_file=yes_no, **settings)
+    wanted = "dev" if settings else "train"
+    assert_mentions(message_of(read, data, wanted, stored=stored), "--output_dir", *facts)
+
+
+def test_the_stored_order_of_the_same_labels_is_kept(yes_no):
+    assert read(CustomData(yes_no), "dev", stored=("yes", "no"))[0].labels == ("yes", "no")
+
+
+# --------------------------------------------------------------------------------------------- bad content
+
+BY_NUMBER = {"text_column": "1", "label_column": "2"}
+IDS = table(*[(str(index), f"text {index}", "ab"[index % 2]) for index in range(20)], header="id,text,kind")
+
+
+@pytest.mark.parametrize(
+    "content, settings, facts",
+    [
+        ("text,label,note,gold\none,x, ,\ntwo,y,,\n", {"text_column": "note"}, ["'note' (--text_column)", "2 rows"]),
+        ("text,label,gold\none,x,\n", {"label_column": "gold"}, ["'gold' (--label_column)", "text, label"]),
+        (table(("one", ""), ("", "y")), {}, ["none of the 2 rows"]),
+        (IDS, {"label_column": "id"}, ["'id'", "20 different values in 20 rows", "regression", "labels: kind."]),
+        (IDS, {"label_column": "text", "text_column": "id"}, ["'text'", "20 different values", "labels: kind."]),
+        (
+            table(*make_rows(200, [str(index / 100) for index in range(30)])),
+            {},
+            ["30 different values in 200 rows", "--task_type=regression"],
+        ),
+        (table(*make_rows(10, ("yes",))), {}, ["'yes' in all 10 rows"]),
+        (table(*make_rows(20)), BY_NUMBER, ["line 1", "'label'", "--header=true"]),
+        (
+            table(("a", "1")),
+            {"text_column": "1", "label_column": "2", "task_type": "regression"},
+            ["line 1", "'label'"],
+        ),
+        (table(*make_rows(10)), {"labels": ("Yes", "no")}, ["--labels", "'Yes'", "no 5, yes 5"]),
+    ],
+)
+def test_an_unusable_training_file_is_reported(tmp_path, content, settings, facts):
+    path = write_file(tmp_path, "a.csv", content)
+    assert_mentions(message_of(read, CustomData(path, **settings), "train"), path, *facts)
+
+
+def test_numbers_are_not_suggested_for_labels_that_are_not_numbers(tmp_path):
+    path = write_file(tmp_path, "a.csv", IDS)
+    message = message_of(read, CustomData(path, label_column="text", text_column="id"), "train")
+    assert "regression" not in message
+
+
+def test_the_header_flag_settles_whether_the_first_row_is_a_header(tmp_path):
+    path = write_file(tmp_path, "a.csv", table(*make_rows(20)))
+    assert read(CustomData(path, header=True, **BY_NUMBER), "train")[0].labels == ("no", "yes")
+    assert read(CustomData(path, header=False, **BY_NUMBER), "train")[0].labels == ("label", "no", "yes")
+
+
+@pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "a", "b"), ("a", "b", "c"), ("1", "2", "3", "4", "5", "5")])
+def test_tiny_files_are_accepted(tmp_path, labels):
+    path = write_file(tmp_path, "a.csv", table(*[(f"text {index}", label) for index, label in enumerate(labels)]))
+    assert read(CustomData(path), "train")[0].labels == tuple(sorted(set(labels)))
+
+
+def test_a_dev_label_that_the_training_file_lacks_is_reported(tmp_path, yes_no):
+    dev = write_file(tmp_path, "dev.csv", table(("a", "yes"), ("b", "Yes"), ("c", "maybe")))
+    message = message_of(read, CustomData(yes_no, dev), "train", "dev")
+    assert_mentions(message, f"{dev}, line 3", "'Yes'", "no, yes", "2 of 3", "--labels", "--label_map")
+    _, examples = read(CustomData(yes_no, dev, label_map={"Yes": "yes"}, labels=("yes", "no")), "dev")
+    assert [example.label for example in examples["dev"]] == ["yes", "yes"]
+    message = message_of(
+        read, CustomData(yes_no, write_file(tmp_path, "c.csv", table(("c", "x"))), labels=("a", "b")), "dev"
+    )
+    assert_mentions(message, "c.csv", "a, b")
+
+
+# --------------------------------------------------------------------------------- --labels and --label_map
+
+
+def test_only_listed_labels_are_kept_in_their_order_after_mapping(tmp_path, log):
+    path = write_file(tmp_path, "a.csv", table(("1", "Y"), ("2", "Yes"), ("3", "N"), ("4", "N/A"), ("5", "No")))
+    data = CustomData(path, labels=("Yes", "No"), label_map={"Y": "Yes", "N": "No"}, dev_fraction=0)
+    task, examples = read(data, "train")
+    assert task.labels == ("Yes", "No")
+    assert [example.label for example in examples["train"]] == ["Yes", "Yes", "No", "No"]
+    assert_mentions(log[0], "1 rows", "--labels", "N/A 1")
+
+
+def test_unused_and_inconsistent_spellings_are_warned_about(tmp_path, log):
+    path = write_file(tmp_path, "a.csv", table(*make_rows(12, ("no", "yes", "Yes"))))
+    read(CustomData(path, label_map={"Y": "yes"}), "train")
+    unused, case, _ = log
+    assert_mentions(unused, path, "--label_map", "Y")
+    assert_mentions(case, path, "yes, Yes", "--label_map=Yes=yes")
+
+
+@pytest.mark.parametrize(
+    "settings, facts",
+    [
+        ({"task_type": "ranking"}, ["--task_type", "'ranking'"]),
+        ({"dev_fraction": 1.0}, ["--dev_fraction", "1.0"]),
+        ({"dev_fraction": -0.1}, ["--dev_fraction", "-0.1"]),
+        ({"dev_fraction": float("nan")}, ["--dev_fraction", "nan"]),
+        ({"split_seed": -1}, ["--split_seed", "-1"]),
+        ({"labels": ("a",)}, ["--labels", "two"]),
+        ({"labels": ("a", "b", "a")}, ["--labels", "'a' twice"]),
+        ({"labels": ("a", "b"), "task_type": "regression"}, ["--labels", "--task_type=regression"]),
+    ],
+)
+def test_an_impossible_setting_is_reported(settings, facts):
+    assert_mentions(message_of(CustomData, **settings), *facts)
+
+
+# --------------------------------------------------------------------------------------------- regression
+
+
+def test_numbers_are_read_for_a_regression_task(tmp_path):
+    path = write_file(tmp_path, "a.csv", table(*[(f"t{index}", str(index / 4)) for index in range(40)]))
+    data = CustomData(path, task_type="regression")
+    task, examples = read(data, "train", "dev")
+    assert (task.labels, task.metrics, task.is_regression) == ((), ("spearman", "pearson"), True)
+    assert len(examples["train"]) == 36 and len(examples["dev"]) == 4
+    assert sorted(row.label for rows in examples.values() for row in rows) == [index / 4 for index in range(40)]
+    assert as_tuples(read(data, "dev")[1]["dev"]) == as_tuples(examples["dev"])
+    test = write_file(tmp_path, "test.csv", "text\none\n")
+    task, examples = read(CustomData(test_file=test, task_type="regression"), "test")
+    assert examples["test"][0].label == 0.0 and task.labels == ()
+
+
+@pytest.mark.parametrize("value", ["high", "nan", "inf", "1,5"])
+def test_a_label_that_is_not_a_finite_number_is_reported(tmp_path, value):
+    path = write_file(tmp_path, "a.csv", f'text,label\none,1.5\ntwo,"{value}"\nthree,2\n')
+    message = message_of(read_train, path, task_type="regression")
+    assert_mentions(message, f"{path}, line 3", "number", f"'{value}'")
+
+
+# ------------------------------------------------------------------------------------------- label flags
+
+
+def examples_of(labels: str) -> list:
+    return [InputExample(str(index), "x", None, label) for index, label in enumerate(labels)]
+
+
+@pytest.mark.parametrize(
+    "choice, found, labels, weights",
+    [
+        (None, "aaab", "ab", None),
+        ("none", "aaab", "ab", None),
+        ("balanced", "aaab", "ab", (4 / (2 * 3), 4 / (2 * 1))),
+        ("balanced", "aaaaaabbbc", "cab", (10 / (3 * 1), 10 / (3 * 6), 10 / (3 * 3))),
+        ("b=2.5", "aaab", "ab", (1.0, 2.5)),
+    ],
+)
+def test_class_weights_are_in_the_order_of_the_labels(choice, found, labels, weights):
+    assert custom.class_weights(choice, examples_of(found), tuple(labels)) == weights
+
+
+@pytest.mark.parametrize(
+    "choice, labels, facts",
+    [
+        ("c=1", "ab", ["'c'", "a, b"]),
+        *((f"b={bad}", "ab", ["positive number", "'b'", f"'{bad}'"]) for bad in ("0", "-1", "much", "nan")),
+        ("balanced", "", ["balanced", "regression"]),
+        ("balanced", "abd", ["balanced", "'d'"]),
+    ],
+)
+def test_impossible_class_weights_are_reported(choice, labels, facts):
+    message = message_of(custom.class_weights, choice, examples_of("aaab"), tuple(labels))
+    assert_mentions(message, "--class_weights", *facts)
+
+
+@pytest.mark.parametrize(
+    "parse, text, expected",
+    [
+        (custom.parse_list, "Yes,No", ("Yes", "No")),
+        (custom.parse_list, " a , b ", ("a", "b")),
+        (custom.parse_list, '["a, b", 1, true]', ("a, b", "1", "true")),
+        (custom.parse_map, "Y=Yes,N=No", {"Y": "Yes", "N": "No"}),
+        (custom.parse_map, " a = b=c ", {"a": "b=c"}),
+        (custom.parse_map, '{"a, =": "b", "c": 1}', {"a, =": "b", "c": "1"}),
+    ],
+)
+def test_lists_and_maps_are_parsed(parse, text, expected):
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "parse, flag, texts",
+    [
+        (custom.parse_list, "--labels", ["", "a,,b", '["a"', '[["a"]]', "[]"]),
+        (custom.parse_map, "--label_map", ["", "a", "a=", "=b", "a=b,a=c", '{"a"', '{"a": []}', "{}"]),
+    ],
+)
+def test_bad_lists_and_maps_are_reported(parse, flag, texts):
+    for text in texts:
+        assert_mentions(message_of(parse, text), flag, f"'{text}'")

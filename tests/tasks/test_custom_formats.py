@@ -1,0 +1,353 @@
+"""Tables in CSV, TSV, JSON, folders and archives are read as meant; errors name file, line and remedy."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import tarfile
+import zipfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapter_bert.tasks.custom.formats import TableFormat, read_table
+from tests.helpers import assert_mentions, message_of, write_file
+
+pytestmark = pytest.mark.smoke
+
+
+def cells(path: str, *columns: str, **options) -> list:
+    """Return the cells of the columns, row by row."""
+    table = read_table(path, columns, TableFormat(**options))
+    indices = [table.find(column) for column in columns]
+    return [tuple(table.text(row, index) for index in indices) for row in table.rows]
+
+
+def lines(path: str, *columns: str) -> list:
+    return [row.number for row in read_table(path, columns).rows]
+
+
+def error_of(folder, content, *facts, name: str = "a.csv", columns=("text", "label"), **options) -> None:
+    """Check that reading these columns fails with a message that starts with the path and mentions the facts."""
+    path = write_file(folder, name, content)
+    message = message_of(cells, path, *columns, **options)
+    assert message.startswith(path) and "\r" not in message
+    assert_mentions(message, *facts)
+
+
+# ---------------------------------------------------------------------------------------------- encodings
+
+SENTENCE = "Ça coûte 3 €, naïvely"
+ROWS = f'text,label\nplain,x\n"{SENTENCE}",y\n'
+
+
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252", "utf-16-le BOM", "utf-16-be BOM", "utf-32-be BOM"]
+)
+def test_the_encoding_is_detected(tmp_path, log, encoding):
+    name, _, mark = encoding.partition(" ")
+    path = write_file(tmp_path, "a.csv", (("\ufeff" if mark else "") + ROWS).encode(name))
+    assert cells(path, "text", "label") == [("plain", "x"), (SENTENCE, "y")]
+    assert len(log) == (0 if encoding.startswith("utf-8") else 1)
+
+
+@pytest.mark.parametrize(
+    "content, expected, facts",
+    [
+        (b"text\rplain\r\x93caf\xe9\x94\r\x93\r", ["plain", "“café”", "“"], ["line 3", "0x93", "cp1252"]),
+        # Windows-1252 does not have this byte.
+        (b"text\r\nplain\r\ncaf\xe9 \x9d\r\n", ["plain", "café \x9d"], ["line 3", "0xe9", "latin-1"]),
+    ],
+)
+def test_a_file_that_is_not_utf8_is_read_in_a_fallback_encoding_with_one_warning(
+    tmp_path, log, content, expected, facts
+):
+    path = write_file(tmp_path, "a.csv", content)
+    assert cells(path, "text") == [(text,) for text in expected]
+    [warning] = log
+    assert_mentions(warning, path, "--encoding", *facts)
+
+
+def test_a_given_encoding_is_used_without_a_warning(tmp_path, log):
+    path = write_file(tmp_path, "a.csv", ROWS.replace("€", "e").encode("mac-roman"))
+    assert cells(path, "text", encoding="mac-roman")[1] == (SENTENCE.replace("€", "e"),)
+    # UTF-8's byte order mark is dropped even in front of another encoding.
+    path = write_file(tmp_path, "b.csv", b"\xef\xbb\xbftext,label\ncaf\xe9,x\n")
+    assert cells(path, "text", encoding="latin-1") == [("café",)]
+    assert not log
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_a_wrong_encoding_is_reported_with_line_byte_and_a_better_one(tmp_path, end):
+    latin = end.join([b"text,label", b"plain,x", b"caf\xe9,y", b""])
+    error_of(tmp_path, latin, "line 3", "0xe9", "not utf-8", "--encoding=cp1252", encoding="utf-8")
+    utf8 = end.join([b"text,label", "é,x".encode(), b""])
+    error_of(tmp_path, utf8, "line 2", "0xc3", "not ascii", "--encoding=utf-8", encoding="ascii")
+    error_of(tmp_path, b"\xef\xbb\xbf" + latin, "line 3", "0xe9", "not utf-8")
+
+
+@pytest.mark.parametrize("encoding", ["utf-9", "hex"])
+def test_an_unknown_encoding_is_reported(tmp_path, encoding):
+    path = write_file(tmp_path, "a.csv", ROWS)
+    assert_mentions(message_of(cells, path, "text", encoding=encoding), f"--encoding '{encoding}'", "cp1252")
+
+
+def zip_archive() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("xl/workbook.xml", "<workbook/>")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content, kind, remedy",
+    [
+        (zip_archive(), "Excel workbook (.xlsx) or another ZIP archive", "CSV"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(100), "old Excel workbook", "CSV"),
+        (gzip.compress(ROWS.encode()), "gzip", "gunzip"),
+        (b"%PDF-1.4 and so on", "PDF", "CSV"),
+        (b"text,label\nsome thing,\0\n", "line 2: found a NUL byte", "CSV"),
+        ("text,label\nfine,x\n".encode("utf-16-le"), "UTF-16", "--encoding=utf-16-le"),
+        ("text,label\nfine,x\n".encode("utf-16-be"), "UTF-16", "--encoding=utf-16-be"),
+    ],
+    ids=["xlsx", "xls", "gzip", "pdf", "nul", "utf-16-le", "utf-16-be"],  # archives contain the time
+)
+def test_a_file_that_is_not_text_is_recognized(tmp_path, content, kind, remedy):
+    error_of(tmp_path, content, kind, remedy)
+    if kind == "UTF-16":
+        assert cells(str(tmp_path / "a.csv"), "text", encoding=remedy.split("=")[1]) == [("fine",)]
+
+
+# ------------------------------------------------------------------------------------------- CSV and TSV
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.text('ab,;\t"\n\r ', min_size=1), st.text("xy ")), min_size=1),
+    delimiter=st.sampled_from(",;"),
+)
+def test_csv_is_read_as_it_was_written(tmp_path_factory, rows, delimiter):
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, delimiter=delimiter).writerows([("text", "label"), *rows])
+    path = write_file(tmp_path_factory.mktemp("csv"), "a.csv", buffer.getvalue())
+    assert cells(path, "text", "label") == rows
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("final", [True, False])
+def test_rows_have_the_line_in_which_they_start_whatever_the_line_end(tmp_path, end, final):
+    text = end.join(["text,label", f'"one{end}two",x', "", "three,y"]) + (end if final else "")
+    path = write_file(tmp_path, "a.csv", text)
+    assert cells(path, "text", "label") == [(f"one{end}two", "x"), ("three", "y")]
+    assert lines(path, "text") == [2, 5]
+
+
+@pytest.mark.parametrize(
+    "name, content, options, expected",
+    [
+        # Other Unicode line breaks do not end a line.
+        ("a.csv", "text,label\na\u2028b\x0bc\x85d,x\n", {}, [("a\u2028b\x0bc\x85d", "x")]),
+        ("a.tsv", "text\tlabel\na\u2028b\x0bc\x85d\tx\n", {}, [("a\u2028b\x0bc\x85d", "x")]),
+        # Quotes are text in TSV and enclose cells in CSV, unless --quoting says otherwise.
+        ("a.tsv", 'text\tlabel\n"one\tx\n"two"\ty\n', {}, [('"one', "x"), ('"two"', "y")]),
+        ("a.tsv", 'text\tlabel\n"a\tb\nc"\tx\n', {"quoting": True}, [("a\tb\nc", "x")]),
+        ("a.csv", 'text,label\n"one,x\ntwo",y\n', {"quoting": False}, [('"one', "x"), ('two"', "y")]),
+        # A lone carriage return in a TSV file with other line ends is text.
+        ("a.tsv", "text\tlabel\none\rtwo\tx\r\n", {}, [("one\rtwo", "x")]),
+        # Column names are compared without surrounding or repeated white space.
+        ("a.csv", "id, text ,label\n1,one,x\n", {}, [("one", "x")]),
+        # Empty cells after the last column are ignored.
+        ("a.csv", "text,label\none,x,,\n", {}, [("one", "x")]),
+    ],
+)
+def test_a_table_is_read_as_meant(tmp_path, name, content, options, expected):
+    assert cells(write_file(tmp_path, name, content), "text", "label", **options) == expected
+
+
+@pytest.mark.parametrize(
+    "header", ["text;label", '"text";"label"', 'a;"b,c,d,e";text;label', "text;label;price, net, gross, vat"]
+)
+def test_a_semicolon_is_detected_as_delimiter(tmp_path, header):
+    names = next(csv.reader([header], delimiter=";"))
+    row = ";".join({"text": "1,5 litres, or 2,0", "label": "x"}.get(name, "0") for name in names)
+    path = write_file(tmp_path, "a.csv", f"{header}\n{row}\n{row}\n")
+    assert cells(path, "text", "label") == [("1,5 litres, or 2,0", "x")] * 2
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        ("good; very; good,x\nbad,y\n", [("good; very; good", "x"), ("bad", "y")]),
+        # The News Aggregator corpus is tab-separated in spite of its name.
+        ('"Fed, again\tb\nOil, gas, coal\tb\n', [('"Fed, again', "b"), ("Oil, gas, coal", "b")]),
+    ],
+)
+def test_the_delimiter_is_the_one_that_gives_rows_of_equal_length(tmp_path, content, expected):
+    assert cells(write_file(tmp_path, "a.csv", content), "1", "2") == expected
+
+
+def test_a_cell_may_exceed_the_limit_of_the_csv_module(tmp_path):
+    limit = csv.field_size_limit()
+    path = write_file(tmp_path, "a.csv", "text,label\n{},x\n".format("a" * (limit + 5)))
+    assert len(cells(path, "text")[0][0]) == limit + 5
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_quote_that_does_not_close_is_reported_with_the_line_in_which_the_cell_starts(tmp_path, end):
+    rows = ["text,label", f'"fine{end}really",x', 'good,"y', "more,z", "and more,z", ""]
+    error_of(tmp_path, end.join(rows), "line 4", "never ends", "--quoting=false")
+    rows = ["text,label", '"never closed,x', "fine,y", '"quoted",z', ""]
+    error_of(tmp_path, end.join(rows), "line 2", "closing quote in line 4", "'quoted", "--quoting=false")
+
+
+# ----------------------------------------------------------------------------------------------- columns
+
+
+def test_a_column_name_may_span_several_lines_in_the_file(tmp_path):
+    path = write_file(tmp_path, "a.csv", '"text\r\n(English)",label\none,x\n')
+    assert cells(path, "text (English)", "label") == [("one", "x")]
+    assert lines(path, "text (English)", "label") == [3]
+
+
+def test_numbers_as_columns_mean_that_there_is_no_header_unless_given(tmp_path):
+    path = write_file(tmp_path, "a.tsv", "x\tone\ny\ttwo\n")
+    assert cells(path, "2", "1") == [("one", "x"), ("two", "y")]
+    assert lines(path, "2") == [1, 2]
+    path = write_file(tmp_path, "a.tsv", "label\ttext\ny\ttwo\n")
+    assert cells(path, "2", "1", header=True) == [("two", "y")]
+    path = write_file(tmp_path, "b.tsv", "2\t1\ny\ttwo\n")
+    assert cells(path, "2", "1", header=True) == [("y", "two")]
+
+
+def test_a_repeated_name_is_an_error_only_where_it_is_used(tmp_path):
+    path = write_file(tmp_path, "a.csv", "text,label,label\none,x,y\n")
+    table = read_table(path, ["text", "label"])
+    assert (table.find("text"), table.find("3")) == (0, 2)
+    message = message_of(table.find, "label", "--label_column")
+    assert_mentions(message, path, "--label_column", "2 columns", "'label'", "2 and 3", "--header=true")
+
+
+@pytest.mark.parametrize(
+    "columns, content, facts",
+    [
+        (["tweets"], "id,tweet,label\n1,one,x\n", ["'tweets'", "'tweet'?", "id, tweet, label", "numbers"]),
+        (["3", "2"], "one,x\ntwo,y\n", ["'3'", "Available: 1, 2.", "--header=true"]),
+        (["text", "label"], "id,text,label\n1,one,x\n2,two\n", ["line 3", "expected 3", "found 2", "'label'"]),
+        (["text"], "text,label\none,x\nwell, well,y\n", ["line 3", "expected 2", "found 3", "comma", "double quotes"]),
+        (["text"], 'text\tlabel\n"a\tb\tx\n', ["line 2", "expected 2", "found 3", "tab", "--quoting=true"]),
+        (["text", "label"], 'text\tlabel\n"one\ntwo"\tx\n', ["line 2", "'label'", "--quoting=true"]),
+        (["text"], "", ["is empty"]),
+        (["text"], "\n \n", ["is empty"]),
+        (["text"], '""\n', ["no rows"]),
+        (["text"], "text,label\n", ["no rows"]),
+    ],
+)
+def test_a_column_or_row_that_is_missing_is_reported(tmp_path, columns, content, facts):
+    error_of(tmp_path, content, *facts, columns=columns)
+    error_of(tmp_path, "one,x\n", "'text'", columns=["text"], header=False)
+
+
+def test_a_missing_file_is_reported_with_what_is_in_its_folder(tmp_path):
+    write_file(tmp_path, "train.csv", ROWS)
+    path = str(tmp_path / "trian.csv")
+    assert_mentions(message_of(read_table, path), path, "does not exist", "train.csv")
+    assert_mentions(message_of(read_table, str(tmp_path / "no" / "a.csv")), f"{tmp_path}/no", "does not exist")
+
+
+# -------------------------------------------------------------------------------------------------- JSON
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "without_extension"])
+def test_json_lines_are_read(tmp_path, name):
+    first, second = '{"text": "a, \\u00e9\\n", "label": 1}', '{"label": true, "text": "b", "x": [1]}'
+    path = write_file(tmp_path, name, f"{first}\r\n\r\n{second}\r\n")
+    assert cells(path, "text", "label") == [("a, é\n", "1"), ("b", "true")]
+    assert lines(path, "text") == [1, 3]
+
+
+def test_a_json_array_of_objects_is_read(tmp_path):
+    content = json.dumps([{"text": "a", "label": 0.5}, {"text": None, "label": "x"}], indent=1)
+    assert cells(write_file(tmp_path, "a.json", content), "text", "label") == [("a", "0.5"), ("", "x")]
+
+
+@pytest.mark.parametrize(
+    "second, facts",
+    [
+        ("{'text': 1}", ["line 2", "\"{'text': 1}\""]),
+        ('["a"]', ["line 2", "object", '["a"]']),
+        ('{"text": "b", "labels": 1}', ["line 2", "'label'", "text, labels", "null"]),
+        ('{"text": ["b"], "label": 1}', ["line 2", "'text'", '["b']),
+    ],
+)
+def test_a_bad_json_line_is_reported(tmp_path, second, facts):
+    error_of(tmp_path, '{"text": "a", "label": 0}\n' + second + "\n", *facts, name="a.jsonl")
+
+
+def test_a_bad_json_array_or_key_is_reported(tmp_path):
+    error_of(tmp_path, '[{"text": "a"},', "not a JSON array", name="a.json")
+    error_of(tmp_path, "[]", "no rows", name="a.json")
+    error_of(tmp_path, '{"text": "a", "label": 0}\n', "'txt'", "'text'?", name="a.jsonl", columns=["txt"])
+
+
+# ----------------------------------------------------------------------------------- folders and archives
+
+POSTS = {
+    "train/b.two/10": b"second class",
+    "train/a.one/2": b"caf\xe9",
+    "train/a.one/10": b"first",
+    "train/a.one/.hidden": b"\0",
+    "train/README": b"no example",
+    "test/a.one/1": b"a test",
+}
+
+
+def write_archive(folder, name: str, files: dict) -> str:
+    path = str(folder / name)
+    mode = {"gz": "w:gz", "tgz": "w:gz", "bz2": "w:bz2"}.get(name.split(".")[-1], "w")
+    with tarfile.open(path, mode) as archive:
+        for file, content in files.items():
+            member = tarfile.TarInfo(file)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["folder", "a.tar", "a.tar.gz", "a.tgz", "a.tar.bz2"])
+def test_files_in_folders_are_rows_sorted_by_name_with_the_folder_as_label(tmp_path, kind, log):
+    if kind == "folder":
+        path = str(tmp_path / "train")
+        for name, content in POSTS.items():
+            write_file(tmp_path, name, content)
+    else:
+        path = write_archive(tmp_path, kind, POSTS) + "//train"
+    assert cells(path, "text", "label") == [("first", "a.one"), ("café", "a.one"), ("second class", "b.two")]
+    outside, encoding = log
+    assert_mentions(outside, path, "1 files", "README")
+    assert_mentions(encoding, path, "1 of 3", "a.one/2, line 1", "0xe9", "--encoding")
+
+
+def test_a_whole_archive_is_read_without_extracting_it(tmp_path):
+    files = {"README": b"", "train/x/1": b"a", "./test/x/1": b"b", "test/y/.z": b"c"}
+    path = write_archive(tmp_path, "a.tar.gz", files)
+    assert cells(path, "text", "label") == [("b", "x"), ("a", "x")]
+    assert os.listdir(str(tmp_path)) == ["a.tar.gz"]
+
+
+@pytest.mark.parametrize(
+    "files, folder, facts",
+    [
+        (POSTS, "//trian", ["'trian'", "'train'?", "test, train"]),
+        ({"a.one/1": b"x"}, "//a.one", ["one folder per label", "1"]),
+        ({"x/1": b"fine", "y/2": b"%PDF-1.4"}, "", ["file y/2", "PDF"]),
+    ],
+)
+def test_an_unusable_archive_is_reported(tmp_path, files, folder, facts):
+    path = write_archive(tmp_path, "a.tar", files)
+    assert_mentions(message_of(read_table, path + folder), path, *facts)
+    damaged = write_file(tmp_path, "b.tar.gz", gzip.compress(b"x" * 5000)[:-12])
+    assert_mentions(message_of(read_table, damaged), damaged, "damaged")

@@ -1,0 +1,451 @@
+"""SQuAD files are read as meant; errors name the place in the file."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import gzip
+import json
+import os
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import squad
+from adapter_bert.tasks.squad import GoldAnswer, reader
+from tests.helpers import SHARED, assert_mentions, message_of, write_file
+
+CONTEXT = "The cat sees the dog. The dog sees the cat, not the 🐈 cat."
+
+
+def qa(name: str, *answers: tuple, **more) -> dict:
+    """Return a question; answers are (text, answer_start)."""
+    texts = [{"text": text, "answer_start": start} for text, start in answers]
+    return dict({"id": name, "question": f"Who is {name}?", "answers": texts}, **more)
+
+
+def paragraph(*questions: dict, context: str = CONTEXT) -> dict:
+    return {"context": context, "qas": list(questions)}
+
+
+def content(*paragraphs: dict) -> dict:
+    return {"version": "1.1", "data": [{"title": "Animals", "paragraphs": list(paragraphs)}]}
+
+
+def write(folder, value, name: str = "squad.json") -> str:
+    """Write bytes, or any other value as JSON; return the path."""
+    return write_file(folder, name, value if isinstance(value, bytes) else json.dumps(value))
+
+
+def parse(*questions: dict, context: str = CONTEXT) -> squad.Dataset:
+    return squad.parse(content(paragraph(*questions, context=context)), "squad.json")
+
+
+def error_of(value) -> str:
+    """Return the message for the content of a file, without its path."""
+    message = message_of(squad.parse, value, "squad.json")
+    assert message.startswith("squad.json")
+    return message[len("squad.json") :]
+
+
+def ids(dataset: squad.Dataset) -> list:
+    return [question.id for question in dataset.questions()]
+
+
+V1 = [qa("a", ("cat", 4)), qa("b", ("dog", 17), ("The dog", 22))]
+V2 = [qa("a", ("cat", 4), is_impossible=False), qa("b", is_impossible=True, plausible_answers=[{"text": 1}])]
+TEST = [{"id": "a", "question": "Who?"}, {"id": "b", "question": "", "answers": []}]
+
+
+# ------------------------------------------------------------------------------------------------- reading
+
+
+def test_a_file_of_version_1_is_read(tmp_path):
+    dataset = squad.read(write(tmp_path, content(paragraph(*V1))))
+    assert [(p.context, [q.id for q in p.questions]) for p in dataset.paragraphs] == [(CONTEXT, ["a", "b"])]
+    assert [q.text for q in dataset.questions()] == ["Who is a?", "Who is b?"]
+    assert next(dataset.questions()).found == GoldAnswer("cat", 4)
+    assert dataset.golds() == {"a": ["cat"], "b": ["dog", "The dog"]}
+    assert dataset.num_questions == 2
+    assert dataset.has_answers and not dataset.has_negatives and not dataset.says_impossible
+    marked = b"\xef\xbb\xbf" + json.dumps(content(paragraph(*V1)), ensure_ascii=False).encode("utf-8")
+    assert squad.read(write(tmp_path, marked)) == dataset
+
+
+def test_plausible_answers_of_unanswerable_questions_do_not_count():
+    dataset = parse(*V2)
+    assert [q.is_impossible for q in dataset.questions()] == [False, True]
+    assert dataset.golds() == {"a": ["cat"], "b": []}
+    assert dataset.has_answers and dataset.has_negatives and dataset.says_impossible
+
+
+def test_paragraphs_of_all_articles_are_in_order():
+    articles = [{"paragraphs": [paragraph(qa("c")), paragraph()]}, {"title": 1, "paragraphs": [paragraph(qa("a"))]}]
+    dataset = squad.parse({"data": articles}, "squad.json")
+    assert ids(dataset) == ["c", "a"] and len(dataset.paragraphs) == 3
+
+
+def test_without_the_key_a_question_without_answers_is_unanswerable_if_others_have_some():
+    dataset = parse(*V1, qa("c"), {"id": "d", "question": ""}, qa("e", is_impossible=False))
+    assert [q.is_impossible for q in dataset.questions()] == [False, False, True, True, False]
+    only_negatives = parse(qa("a"), qa("b", is_impossible=True))
+    assert [q.is_impossible for q in only_negatives.questions()] == [True, True]
+
+
+@pytest.mark.parametrize("questions", [TEST, [dict(question, is_impossible=False) for question in TEST]])
+def test_a_test_file_has_neither_answers_nor_unanswerable_questions(questions):
+    dataset = parse(*questions)
+    assert not dataset.has_answers and not dataset.has_negatives
+    assert dataset.golds() == {"a": [], "b": []}
+    assert [q.found for q in dataset.questions()] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "text, given, start",
+    [
+        ("cat", 4, 4),
+        ("cat", 0, 4),
+        ("cat", -7, 4),
+        ("cat", 5, 4),
+        ("cat", 21, 4),  # 17 from the first, 18 from the second
+        ("cat", 22, 39),
+        ("cat", 40, 39),
+        ("cat", 10**30, 54),
+        ("cat", 4.0, 4),
+        ("🐈 cat", 52, 52),  # offsets count code points
+        ("🐈 cat", 54, 52),
+        ("cat.", -4, 54),  # not from the end, as in a slice
+        ("bird", 4, None),
+        ("Cat", 4, None),
+        ("", 4, None),
+        (" ", 3, None),
+    ],
+)
+def test_the_start_of_an_answer_is_the_given_or_the_nearest_one(text, given, start):
+    answer = next(parse(qa("a", (text, given))).questions()).answers[0]
+    assert answer == GoldAnswer(text, start, moved=start is not None and start != given)
+    if start is not None:
+        assert CONTEXT[start : start + len(text)] == text
+
+
+@settings(derandomize=True, max_examples=500, deadline=None)
+@given(context=st.text("ab", max_size=12), text=st.text("ab", min_size=1, max_size=3), offset=st.integers(-3, 15))
+def test_the_nearest_start_equals_a_search_over_all_starts(context, text, offset):
+    starts = [start for start in range(len(context)) if context.startswith(text, start)]
+    expected = min(starts, key=lambda start: (abs(start - offset), start), default=None)
+    assert reader._nearest(context, text, offset) == expected
+
+
+def test_the_first_answer_in_the_context_is_found():
+    question = next(parse(qa("a", ("bird", 4), ("dog", 0), ("cat", 4))).questions())
+    assert question.found == GoldAnswer("dog", 17, moved=True)
+    assert [answer.text for answer in question.answers] == ["bird", "dog", "cat"]
+
+
+def test_lone_surrogates_are_replaced_so_that_predictions_can_be_written():
+    dataset = parse(qa("\udc01", ("b\udc00c", 2), question="\ud800?"), context="a b\udc00c 😀")
+    question = next(dataset.questions())
+    assert (question.id, question.text, question.found) == ("\ufffd", "\ufffd?", GoldAnswer("b\ufffdc", 2))
+    assert dataset.paragraphs[0].context == "a b\ufffdc 😀"
+    repr(dataset).encode("utf-8")
+
+
+# ------------------------------------------------------------------------------------------------- bad files
+
+
+@pytest.mark.parametrize(
+    "value, facts",
+    [
+        (b'{"data":\n "caf\xe9"}', ["0xe9", "UTF-8"]),
+        ("{}".encode("utf-16"), ["0xff", "UTF-8"]),
+        (gzip.compress(b"{}"), ["0x8b", "uncompressed"]),
+        (b"", ["line 1 column 1"]),
+        (b'{"data": [\n  {]}', ["line 2 column 4"]),
+        (b"[" * 100_000, ["JSON"]),
+        (b"text,label\nthe cat,1\n", ["line 1 column 1"]),
+        (b'{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n', ["line 2 column 1"]),
+        ([], ["object", "list"]),
+        ("data", ["object"]),
+        (None, ["object"]),
+        ({}, ["'data'", "found: nothing"]),
+        ({"version": "1.1", "articles": []}, ["'data'", "found: version, articles"]),
+        ({str(i): str(i) for i in range(99)}, ["'data'", "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 89 more"]),
+    ],
+    ids=lambda value: None if isinstance(value, list) else "file",
+)
+def test_a_file_that_is_not_a_dataset_is_reported_with_the_expected_layout(tmp_path, value, facts):
+    path = write(tmp_path, value)
+    assert_mentions(message_of(squad.read, path), path, "SQuAD", '"paragraphs"', *facts)
+
+
+def test_a_missing_file_or_a_folder_is_reported(tmp_path):
+    for path in (tmp_path / "dev.json", tmp_path / "no" / "dev.json"):
+        assert_mentions(message_of(squad.read, str(path)), "dev.json", path.parent)
+    assert_mentions(message_of(squad.read, str(tmp_path)), tmp_path)
+    assert message_of(squad.read, "nosuch://bucket/dev.json")
+
+
+def test_a_file_cut_off_anywhere_is_reported(tmp_path):
+    data = json.dumps(content(paragraph(*V1)), ensure_ascii=False).encode("utf-8")
+    for end in range(len(data)):
+        assert message_of(squad.read, write(tmp_path, data[:end]))
+
+
+def changed(place: str, value: object = None, delete: bool = False) -> dict:
+    """Return a valid file of version 2.0 with one value changed or deleted."""
+    top = content(paragraph(), paragraph(*copy.deepcopy(V2)))
+    node, keys = top, [int(key) if key.isdigit() else key for key in re.findall(r"\w+", place)]
+    for key in keys[:-1]:
+        node = node[key]
+    if delete:
+        del node[keys[-1]]
+    else:
+        node[keys[-1]] = value
+    return top
+
+
+PAGE = "data[0].paragraphs[1]"
+QA = f"{PAGE}.qas[0]"
+
+
+@pytest.mark.parametrize(
+    "place, key, found",
+    [
+        ("data[0]", "paragraphs", "title"),
+        (PAGE, "context", "qas"),
+        (PAGE, "qas", "context"),
+        (QA, "id", "question, answers, is_impossible"),
+        (QA, "question", "id, answers, is_impossible"),
+        (f"{QA}.answers[0]", "text", "answer_start"),
+        (f"{QA}.answers[0]", "answer_start", "text"),
+    ],
+)
+def test_a_missing_key_is_reported_with_its_place_and_the_existing_keys(place, key, found):
+    message = error_of(changed(f"{place}.{key}", delete=True))
+    assert message.startswith(f", {place}:")
+    assert_mentions(message, f"'{key}'", f"found: {found}.")
+
+
+@pytest.mark.parametrize(
+    "place, value, expected, found",
+    [
+        ("data", {"title": ""}, "list", "keys: title"),
+        ("data[0]", "Animals", "object", "'Animals'"),
+        ("data[0].paragraphs", None, "list", "null"),
+        (PAGE, [], "object", "list of 0"),
+        (f"{PAGE}.context", ["The", "cat"], "string", "list of 2"),
+        (f"{PAGE}.qas", "x" * 50, "list", f"'{'x' * 40}'…"),
+        (QA, 5, "object", "number 5"),
+        (f"{QA}.id", 5, "string", "number 5"),
+        (f"{QA}.id", None, "string", "null"),
+        (f"{QA}.question", False, "string", "false"),
+        (f"{QA}.answers", {"text": ["cat"], "answer_start": [4]}, "list", "keys: text, answer_start"),
+        (f"{QA}.answers", None, "list", "null"),
+        (f"{QA}.answers[0]", "cat", "object", "'cat'"),
+        (f"{QA}.answers[0].text", 1990, "string", "number 1990"),
+        (f"{QA}.answers[0].answer_start", "4", "integer", "'4'"),
+        (f"{QA}.answers[0].answer_start", 4.5, "integer", "number 4.5"),
+        (f"{QA}.answers[0].answer_start", True, "integer", "true"),
+        (f"{QA}.answers[0].answer_start", float("nan"), "integer", "number nan"),
+        (f"{QA}.answers[0].answer_start", float("inf"), "integer", "number inf"),
+        (f"{QA}.is_impossible", "false", "true or false", "'false'"),
+        (f"{QA}.is_impossible", 0, "true or false", "number 0"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_reported_with_its_place(place, value, expected, found):
+    message = error_of(changed(place, value))
+    assert message.startswith(f", {place}:")
+    assert_mentions(message.split("found")[0], expected)
+    assert_mentions(message.split("found")[1], found)
+
+
+REPEATED = [paragraph(qa("a"), qa("b")), paragraph(qa("c"), qa("b")), paragraph(qa("b"), qa("a"))]
+
+
+@pytest.mark.parametrize(
+    "value, facts",
+    [
+        (changed(f"{QA}.is_impossible", True), [QA, "is_impossible", "'cat'"]),
+        (content(*REPEATED), ["id b", "data[0].paragraphs[0].qas[1]", "data[0].paragraphs[1].qas[1]", "3 ids"]),
+        # Messages have one line, whatever the names.
+        (content(paragraph(qa("a\nb"), qa("a\nb"))), [r"id 'a\nb'"]),
+        ({"a\nb": []}, [r"found: 'a\nb'"]),
+        (content(), ["no questions"]),
+        ({"data": []}, ["no questions"]),
+        (content(paragraph(), paragraph()), ["no questions"]),
+    ],
+)
+def test_inconsistent_content_is_reported(value, facts):
+    assert_mentions(error_of(value), *facts)
+
+
+FUZZED = content(paragraph(*V1), paragraph(*[dict(question, id=question["id"] * 2) for question in V2]), paragraph())
+JUNK = [None, True, False, 0, -1, 2.5, 1e400, "", " ", "x", "\ud800", "a\nb", [], [[]], {}, {"text": 1}, [None]]
+DELETE = "delete this value"
+
+
+def places(value: object, above: tuple = ()) -> list:
+    """Return the parent and key of all values in a JSON value."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    return [place for key in keys for place in [(value, key), *places(value[key])]]
+
+
+def corrupted(changes: list) -> dict:
+    top = copy.deepcopy(FUZZED)
+    for position, junk in changes:
+        found = places(top)
+        if found:
+            parent, key = found[position % len(found)]
+            if junk == DELETE:
+                del parent[key]
+            else:
+                parent[key] = copy.deepcopy(junk)
+    return top
+
+
+def test_any_damage_is_either_read_or_reported_in_one_line():
+    outcomes = collections.Counter()
+    copies = [parent[key] for parent, key in places(FUZZED)]
+    change = st.tuples(st.integers(0, 200), st.sampled_from([*JUNK, *copies, DELETE]))
+
+    def attempt(outcome, use, *args):
+        try:
+            result = use(*args)
+            outcomes[outcome, "succeeded"] += 1
+            return result
+        except UserError as error:
+            assert str(error).startswith("squad.json") and "\n" not in str(error)
+            outcomes[outcome, "reported"] += 1
+            return None
+
+    @settings(derandomize=True, max_examples=800, deadline=None)
+    @given(st.lists(change, min_size=1, max_size=3))
+    def check(changes):
+        dataset = attempt("parse", squad.parse, corrupted(changes), "squad.json")
+        if dataset:
+            assert len(set(ids(dataset))) == dataset.num_questions and squad.fingerprint(dataset)
+            json.dumps([squad.describe(dataset), dataset.golds()], ensure_ascii=False).encode("utf-8")
+            attempt("version", squad.check_version, dataset, True)
+            attempt("version", squad.check_version, dataset, False)
+            attempt("training", squad.for_training, dataset)
+
+    check()
+    assert len(outcomes) >= 5 and min(outcomes["parse", "succeeded"], outcomes["parse", "reported"]) > 50, outcomes
+
+
+# --------------------------------------------------------------------------------------- versions, training
+
+
+@pytest.mark.parametrize(
+    "questions, matching, facts",
+    [
+        ([*V2, qa("c", is_impossible=True)], [True], ["2 of 3", "first b.", "add --version_2_with_negative=true."]),
+        ([*V1, qa("c")], [True], ["1 of 3", "first c.", "--version_2_with_negative=true, or add answers"]),
+        (V1, [False], ["is_impossible", "1.1", "remove --version_2_with_negative"]),
+        (V2[:1], [True, False], []),
+        (TEST, [True, False], []),
+    ],
+)
+def test_the_version_has_to_match_the_flag(questions, matching, facts):
+    dataset = parse(*questions)
+    for flag in (True, False):
+        if flag in matching:
+            squad.check_version(dataset, flag)
+        else:
+            assert_mentions(message_of(squad.check_version, dataset, flag), "squad.json", *facts)
+
+
+@pytest.mark.parametrize("questions", [V1, V2])
+def test_all_of_a_valid_file_is_trained_on_without_a_warning(questions, log):
+    dataset = parse(*questions)
+    assert squad.for_training(dataset) == dataset
+    assert not log
+
+
+def test_one_warning_lists_excluded_questions_and_moved_answers(log):
+    pages = [
+        paragraph(qa("far", ("bird", 4)), qa("good", ("bird", 4), ("cat", 4)), qa("moved", ("dog", 16), ("cat", 4))),
+        paragraph(qa("blank", ("", 0)), qa("none", is_impossible=False), qa("no", is_impossible=True)),
+        paragraph(qa("empty", ("cat", 4)), qa("empty-no", is_impossible=True), context=" \n\u3000"),
+        paragraph(qa("far-2", ("Cat", 4))),
+    ]
+    dataset = squad.parse(content(*pages), "squad.json")
+    training = squad.for_training(dataset)
+    assert ids(training) == ["good", "moved", "no"] and len(training.paragraphs) == 2
+    assert dataset.num_questions == 9 and training.path == "squad.json" and training.says_impossible
+    [warning] = log
+    assert_mentions(warning, "squad.json", "3 of 9", "1 (none)", "3 (far, blank, far-2)", "2 (empty, empty-no)")
+    assert_mentions(warning, "1 (moved)")
+    assert squad.describe(dataset) == {
+        "paragraphs": 4,
+        "empty_contexts": 1,
+        "questions": 9,
+        "unanswerable": 2,
+        "answers": 8,
+        "answers_not_found": 5,
+        "answers_moved": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "pages, facts",
+    [
+        ([paragraph(*TEST)], ["none of the 2 questions"]),
+        ([paragraph(qa("a", ("bird", 4))), paragraph(qa("b"), context="")], ["none of the 2", "1 (a)", "1 (b)"]),
+    ],
+)
+def test_a_file_without_anything_to_train_on_is_reported(pages, facts):
+    dataset = squad.parse(content(*pages), "squad.json")
+    assert_mentions(message_of(squad.for_training, dataset), "squad.json", *facts)
+
+
+def test_the_fingerprint_depends_on_everything_but_ids():
+    a, b = V2
+    same = squad.fingerprint(parse(a, b))
+    assert same == "sha256:eecb047d9ad73203"
+    assert squad.fingerprint(parse(dict(a, id="x"), dict(b, id="y", plausible_answers=[]))) == same
+    others = [
+        parse(a, b, context=CONTEXT + " "),
+        parse(b, a),
+        parse(a),
+        parse(dict(a, question="Who?"), b),
+        parse(dict(a, answers=[{"text": "dog", "answer_start": 17}]), b),
+        parse(dict(a, answers=[{"text": "cat", "answer_start": 39}]), b),
+        parse(a, dict(b, is_impossible=False)),
+        squad.parse(content(paragraph(a), paragraph(b)), "squad.json"),
+    ]
+    assert len({same, *map(squad.fingerprint, others)}) == len(others) + 1
+
+
+# ------------------------------------------------------------------------------------------------- real files
+
+
+@pytest.mark.parametrize(
+    "name, is_version_2, counts",
+    [
+        ("dev-v1.1.rebuilt.json", False, {"paragraphs": 2067, "questions": 10570, "answers": 34726}),
+        (
+            "dev-v2.0.rebuilt.json",
+            True,
+            {"paragraphs": 1204, "questions": 11873, "answers": 20302, "unanswerable": 5945},
+        ),
+    ],
+)
+def test_the_published_files_are_read_completely(name, is_version_2, counts, log):
+    path = os.path.join(SHARED, "data", "squad", name)
+    if not os.path.exists(path):
+        pytest.skip(f"REAL DATA NOT TESTED: there is no {path}")
+    dataset = squad.read(path)
+    zeros = dict.fromkeys(["empty_contexts", "unanswerable", "answers_not_found", "answers_moved"], 0)
+    assert squad.describe(dataset) == dict(zeros, **counts)
+    assert dataset.says_impossible == dataset.has_negatives == is_version_2
+    squad.check_version(dataset, is_version_2)
+    assert_mentions(message_of(squad.check_version, dataset, not is_version_2), "--version_2_with_negative")
+    assert squad.for_training(dataset) == dataset
+    assert not log
+    for page in dataset.paragraphs:
+        for question in page.questions:
+            assert all(page.context.startswith(answer.text, answer.start) for answer in question.answers)
