@@ -241,7 +241,7 @@ class TestOwnData:
             **dict(reviews, train_file=str(path), dev_file=str(path), do_train=True, do_eval=True)
         )
         read_data(settings)
-        assert any("Good" in line and "differ in case only" in line and "--label_map" in line for line in warnings)
+        assert any("Good" in line and "differ only in case" in line and "--label_map" in line for line in warnings)
         assert "30 of 30 dev texts are trained on too: the scores flatter." in warnings
 
     @pytest.mark.long

@@ -397,7 +397,7 @@ BAD_COMMANDS = {
     "v2.0 to answer without the flag": ({"predict_file": "dev-v2.0.json"}, "10 of 30 questions have no answer"),
     "v1.1 with the flag": (
         {"version_2_with_negative": True},
-        "this is SQuAD 1.1: leave --version_2_with_negative out",
+        "This is SQuAD 1.1: remove --version_2_with_negative",
     ),
     "no such file": ({"train_file": "nothing.json"}, "nothing.json"),
     "a threshold that is none": ({"null_score_diff_threshold": float("nan")}, "--null_score_diff_threshold must be"),
