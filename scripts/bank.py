@@ -1,4 +1,4 @@
-"""One base and its packs in a folder: makes the bank, lists, adds, removes, checks, converts.
+"""Manage a bank: one base and its packs in a folder.
 
     python scripts/bank.py create  --bank=bank --base=uncased_L-12_H-768_A-12
     python scripts/bank.py add     --bank=bank runs/cola
@@ -9,7 +9,7 @@
     python scripts/bank.py export  --bank=bank cola --format=adapterhub --output=exports/cola
     python scripts/bank.py import  --bank=bank google/model.ckpt-1340 --format=checkpoint --task_name=CoLA
 
-`python scripts/bank.py COMMAND --help` has the options of a command.
+`python scripts/bank.py COMMAND --help` lists the options of a command.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import argparse
 import dataclasses
 import json
 import os
-import shutil
 import sys
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
@@ -26,11 +25,13 @@ from adapter_bert.common import system
 
 system.configure_tensorflow()
 
+import tabulate
+
 from adapter_bert import tasks
 from adapter_bert.common import errors, files
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, packs
-from adapter_bert.weights.bank import BASE, Bank, Row
+from adapter_bert.weights.bank import BASE, Bank, PackSummary
 from adapter_bert.weights.exchange import adapterhub, google_checkpoints, huggingface
 
 FORMATS = ("pack", "adapterhub", "checkpoint")
@@ -38,21 +39,18 @@ CHECKPOINT_NAME = "model.ckpt"
 
 
 def create(args: argparse.Namespace) -> None:
-    """Makes a bank from a base."""
-    Bank.check_free(args.bank)
+    """Create a bank from a base."""
+    folder = Bank.check_absent(args.bank)
     if not _is_hugging_face(args.base):
-        bank = Bank.create(args.bank, bases.Base.find(args.base))
+        bank = Bank.create(folder, bases.Base.find(args.base))
     else:
-        # Beside the bank, where there has to be room for the copy anyway; left by a kill, it goes as that would.
-        folder = files.temporary_name(os.path.abspath(args.bank))
-        try:
-            done = huggingface.convert(args.base, folder)
-            bank = Bank.create(args.bank, bases.Base.find(folder))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        # Beside the bank, where there must be space for the copy anyway.
+        with files.staging_folder(folder) as converted:
+            done = huggingface.convert(args.base, converted)
+            bank = Bank.create(folder, bases.Base.find(converted))
         if done.pooler_is_random:
-            print(f"Warning: {args.base} has no pooler (a masked language model's weights), so it has a random one.")
-    print(f"Created the bank {bank.folder}: {_describe_base(bank)}, fingerprint of all weights {bank.notes.base}.")
+            print(f"Warning: {args.base} has no pooler (a masked language model); the pooler is random.")
+    print(f"Created the bank {bank.folder}: {_describe_base(bank)}, fingerprint {bank.manifest.base}.")
 
 
 def _is_hugging_face(folder: str) -> bool:
@@ -63,64 +61,64 @@ def _is_hugging_face(folder: str) -> bool:
 def _describe_base(bank: Bank) -> str:
     config = bank.base.config()
     return (
-        f"a BERT of {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"a BERT with {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{parameters.count(bank.base.shapes()):,} parameters"
     )
 
 
 def list_packs(args: argparse.Namespace) -> None:
-    """Prints a table of the packs, and what they come to."""
+    """Print a table of the packs, and totals."""
     bank = Bank.open(args.bank)
-    rows = bank.rows()
+    summaries = bank.summaries()
     print(f"{bank.folder}: {_describe_base(bank)}.")
-    if rows:
-        print(as_table(rows))
-    print(describe_totals(rows, parameters.count(bank.base.shapes())))
+    if summaries:
+        titles = ("name", "task", "mode", "parameters", "MB", "score", "seed", "date")
+        right = ("parameters", "MB", "seed")
+        align = ["right" if title in right else "left" for title in titles]
+        cells = [_cells(summary) for summary in summaries]
+        print(tabulate.tabulate(cells, titles, "plain", colalign=align, disable_numparse=True))
+    print(describe_totals(summaries, parameters.count(bank.base.shapes())))
 
 
-def as_table(rows: Sequence[Row]) -> str:
-    """The packs of a bank, a line each; numbers are at the right of their columns."""
-    titles = ("name", "task", "mode", "parameters", "MB", "score", "seed", "date")
-    lines = [titles] + [_cells(row) for row in rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
-    numbers = (3, 4, 6)
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column in numbers else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths))
-        ).rstrip()
-        for line in lines
+def _cells(summary: PackSummary) -> Sequence[str]:
+    size = f"{summary.size / 1e6:.1f}" if summary.size >= 1e5 else f"{summary.size / 1e6:.3f}"
+    config = summary.config
+    if config is None:
+        return summary.name, "?", "?", "?", size, "cannot be read: see verify", "?", "?"
+    mode = (config.tuning_mode, (config.adapter or {}).get("size"), config.tune_top_layers)
+    metric = config.primary_metric
+    score = "-"
+    if metric is not None:
+        score = f"{metric} ?" if config.metrics[metric] is None else f"{metric} {config.metrics[metric]:.4f}"
+    return (
+        summary.name,
+        config.task,
+        " ".join(str(part) for part in mode if part is not None),
+        f"{summary.parameters:,}",
+        size,
+        score + (" (collapsed)" if config.collapsed else ""),
+        "-" if config.seed is None else str(config.seed),
+        config.created[:10],
     )
 
 
-def _cells(row: Row) -> Sequence[str]:
-    size = f"{row.size / 1e6:.1f}" if row.size >= 1e5 else f"{row.size / 1e6:.3f}"
-    if row.problem:
-        return row.name, "?", "?", "?", size, "cannot be read: see verify", "?", "?"
-    mode = " ".join(str(part) for part in (row.mode, row.adapter_size, row.top_layers) if part is not None)
-    score = "-" if row.metric is None else f"{row.metric} " + ("?" if row.value is None else f"{row.value:.4f}")
-    score += " (collapsed)" if row.collapsed else ""
-    seed = "-" if row.seed is None else str(row.seed)
-    return row.name, str(row.task), mode, f"{row.parameters:,}", size, score, seed, str(row.created)[:10]
-
-
-def describe_totals(rows: Sequence[Row], base: int) -> str:
-    """What a bank comes to, and what as many full fine-tunings would.
+def describe_totals(summaries: Sequence[PackSummary], base: int) -> str:
+    """Describe the size of a bank, compared with one fine-tuned model per task.
 
     Args:
-      rows: its packs.
-      base: parameters of the base.
+      summaries: the packs.
+      base: number of parameters of the base.
     """
-    total = base + sum(row.parameters for row in rows)
-    count = "1 pack" if len(rows) == 1 else f"{len(rows)} packs"
-    lines = [f"{count}, {sum(row.size for row in rows) / 1e6:.1f} MB; with the base {total:,} parameters"]
-    if len(rows) > 1:
-        lines.append(f": {total / base:.2f}x one BERT instead of {len(rows)}x, a fine-tuned one for each")
-    return "".join(lines) + "."
+    total = base + sum(summary.parameters for summary in summaries)
+    count = "1 pack" if len(summaries) == 1 else f"{len(summaries)} packs"
+    text = f"{count}, {sum(summary.size for summary in summaries) / 1e6:.1f} MB; with the base {total:,} parameters"
+    if len(summaries) > 1:
+        text += f": {total / base:.2f}x one BERT instead of {len(summaries)}x with a fine-tuned BERT for each"
+    return text + "."
 
 
 def show(args: argparse.Namespace) -> None:
-    """Prints everything that is known of a pack."""
+    """Print the configuration of a pack."""
     bank = Bank.open(args.bank)
     pack = bank.read(args.name)
     values = {
@@ -130,34 +128,28 @@ def show(args: argparse.Namespace) -> None:
         "parameters": pack.num_parameters,
         "tensors": len(pack.tensors),
         "fingerprint": pack.fingerprint,
+        **dataclasses.asdict(pack.config),
     }
-    values.update(dataclasses.asdict(pack.config))
-    if pack.config.adapter and not args.json:
-        values["adapter"] = dict(pack.config.adapter, layers=pack.config.adapter["layers"] or "all")
     if args.json:
         print(json.dumps(files.finite(values), indent=2, ensure_ascii=False))
-    else:
-        print("\n".join(_as_lines(values)))
+        return
+    if pack.config.adapter:
+        values["adapter"] = dict(pack.config.adapter, layers=pack.config.adapter["layers"] or "all")
+    print("\n".join(_lines(values)))
 
 
-def _as_lines(values: Mapping[str, Any], indent: str = "") -> List[str]:
-    """A readable form of nested values."""
+def _lines(values: Mapping[str, Any], indent: str = "") -> List[str]:
     lines = []
-    width = max((len(str(key)) for key in values), default=0) + 2
+    width = max(map(len, values)) + 2
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            lines.append(f"{indent}{key}")
-            lines.extend(_as_lines(value, indent + "  "))
-        elif isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value):
-            lines.append(f"{indent}{key}")
-            for number, item in enumerate(value, start=1):
-                lines.extend(_as_lines({f"{number}.": item}, indent + "  "))
+            lines += [f"{indent}{key}", *_lines(value, indent + "  ")]
         else:
-            lines.append(f"{indent}{str(key).ljust(width)}{_as_word(value)}".rstrip())
+            lines.append(f"{indent}{key:<{width}}{_format_value(value)}")
     return lines
 
 
-def _as_word(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None or value in ({}, [], ()):
         return "-"
     if isinstance(value, bool):
@@ -168,7 +160,7 @@ def _as_word(value: Any) -> str:
 
 
 def add(args: argparse.Namespace) -> None:
-    """Puts a pack into the bank."""
+    """Add a pack to the bank."""
     bank = Bank.open(args.bank)
     pack = packs.read(packs.find(args.path))
     if args.results:
@@ -177,8 +169,7 @@ def add(args: argparse.Namespace) -> None:
 
 
 def _add(bank: Bank, pack: packs.Pack, args: argparse.Namespace) -> None:
-    name = args.name or pack.config.task.lower()
-    path = bank.add(pack, name, args.replace)
+    path = bank.add(pack, args.name or pack.config.task.lower(), args.replace)
     print(
         f"Added {path}: task {pack.config.task}, {pack.num_parameters:,} parameters, {files.size(path) / 1e6:.3g} MB, "
         f"fingerprint {pack.fingerprint}."
@@ -186,34 +177,26 @@ def _add(bank: Bank, pack: packs.Pack, args: argparse.Namespace) -> None:
 
 
 def with_results(pack: packs.Pack, path: str) -> packs.Pack:
-    """The pack with the scores in a `results.json`.
+    """Return the pack with the scores in a `results.json`.
 
     Raises:
-      errors.UserError: the file is of other weights or of another task, or no `results.json`.
+      errors.UserError: the file is not a `results.json`, or has the scores of other weights or of another task.
     """
     if os.path.isdir(path):
         path = os.path.join(path, "results.json")
-    try:
-        results = files.read_json_object(path)
-    except errors.UserError as error:
-        raise errors.UserError(f"--results takes the results.json of an evaluation. {error}") from None
+    results = files.read_json_object(path, "--results takes the results.json of an evaluation.")
     prints, metrics = results.get("fingerprints"), results.get("metrics")
     if not isinstance(prints, dict) or not isinstance(metrics, dict) or not metrics:
-        raise errors.UserError(f"{path} is no results.json of an evaluation: expected metrics and fingerprints in it.")
+        raise errors.UserError(f"--results={path} is not a results.json: it has no metrics or no fingerprints.")
     if prints.get("pack") != pack.fingerprint:
+        script = "run_squad.py" if pack.config.head == "span" else "run_classifier.py"
         raise errors.UserError(
             f"{path} has the scores of other weights: their fingerprint is {prints.get('pack')}, the pack's is "
-            f"{pack.fingerprint}. Evaluate this pack: {_script_of(pack.config)} --do_eval=true --adapter_pack=…"
+            f"{pack.fingerprint}. Evaluate this pack: {script} --do_eval=true --adapter_pack=…"
         )
     if results.get("task") != pack.config.task:
-        raise errors.UserError(
-            f"{path} has the scores of the task {results.get('task')}; the pack is of {pack.config.task}."
-        )
-    for name, value in list(metrics.items()) + [("loss", results.get("loss"))]:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise errors.UserError(f"{path} is damaged: {name} cannot be {value!r}.")
-    first = results.get("primary_metric")
-    ordered = sorted(metrics, key=lambda name: name != first)
+        raise errors.UserError(f"{path} has the scores of task {results.get('task')}, not {pack.config.task}.")
+    ordered = sorted(metrics, key=lambda name: name != results.get("primary_metric"))
     config = dataclasses.replace(
         pack.config,
         metrics={name: metrics[name] for name in ordered},
@@ -223,40 +206,35 @@ def with_results(pack: packs.Pack, path: str) -> packs.Pack:
     return packs.Pack(config, pack.tensors)
 
 
-def _script_of(config: packs.PackConfig) -> str:
-    """What trains and evaluates such a pack."""
-    return "run_squad.py" if config.head == "span" else "run_classifier.py"
-
-
 def remove(args: argparse.Namespace) -> None:
-    """Removes the packs that were named, and says what they were; a mistake in one name removes none."""
+    """Remove packs; if one of the names is unknown, none."""
     bank = Bank.open(args.bank)
-    rows = {row.name: row for row in bank.rows()}
+    summaries = {summary.name: summary for summary in bank.summaries()}
     for name in args.names:
         bank.path(name)
     for name in dict.fromkeys(args.names):
-        path = bank.remove(name)
-        row = rows.get(name)
-        what = f"task {row.task}, {row.parameters:,} parameters" if row and not row.problem else "it could not be read"
-        print(f"Removed {path}: {what}.")
+        path, summary = bank.remove(name), summaries.get(name)
+        described = "not readable"
+        if summary and summary.config:
+            described = f"task {summary.config.task}, {summary.parameters:,} parameters"
+        print(f"Removed {path}: {described}.")
 
 
 def verify(args: argparse.Namespace) -> None:
-    """Reads every byte of the bank; leaves with exit code 1 if something is wrong."""
-    bank = Bank.open(args.bank)
+    """Check every byte of the bank; exit with code 1 if something is wrong."""
 
-    def tell(name: str, problem: Optional[str]) -> None:
-        print(f"{'BAD ' if problem else 'good'}  {name}" + (f": {problem}" if problem else ""), flush=True)
+    def report(name: str, problem: Optional[str]) -> None:
+        print(f"BAD   {name}: {problem}" if problem else f"good  {name}", flush=True)
 
-    results = bank.verify(tell)
-    bad = [name for name, problem in results if problem]
-    print(f"{len(results) - len(bad)} of {len(results)} are good (the base, called {BASE}, among them).")
-    if bad:
+    results = Bank.open(args.bank).verify(report)
+    good = sum(problem is None for _, problem in results)
+    print(f"{good} of {len(results)} are good (including the base, {BASE}).")
+    if good < len(results):
         sys.exit(1)
 
 
 def export(args: argparse.Namespace) -> None:
-    """Writes a pack of the bank for others."""
+    """Write a pack for other programs."""
     bank = Bank.open(args.bank)
     if args.format == "pack":
         inside = os.path.join(args.output, args.name + packs.ENDING)
@@ -269,41 +247,41 @@ def export(args: argparse.Namespace) -> None:
         print(f"Wrote {path}: {pack.num_parameters:,} parameters, for a base with frozen weights {pack.config.base}.")
     elif args.format == "adapterhub":
         adapterhub.export(bank.read(args.name), bank.base, args.output, args.overwrite)
-        print(f"Wrote {args.output}: an adapter for AdapterHub; its README.md has the lines that load it.")
+        print(f"Wrote {args.output}: an adapter for AdapterHub; its README.md shows how to load it.")
     else:
         if not args.output:
-            raise errors.UserError("--output is empty: give a prefix, e.g. exports/cola/model.ckpt.")
+            raise errors.UserError("--output is empty; expected a prefix, e.g. exports/cola/model.ckpt.")
         is_folder = os.path.isdir(args.output) or args.output.endswith("/")
         prefix = os.path.join(args.output, CHECKPOINT_NAME) if is_folder else args.output
         count = bank.export_checkpoint(args.name, prefix, args.overwrite)
         flags = dict(bank.base.flags(), init_checkpoint=prefix)
-        print(f"Wrote {prefix}.*: {count} variables, base and pack in one. For programs like Google's:")
+        print(f"Wrote {prefix}.*: {count} variables of base and pack. Flags for programs like Google's:")
         print(" ".join(f"--{name}={value}" for name, value in flags.items()))
 
 
 def import_pack(args: argparse.Namespace) -> None:
-    """Takes what others have trained on this base into the bank."""
+    """Add weights that other programs trained on this base."""
     bank = Bank.open(args.bank)
     if args.format == "pack":
         if args.task_name or args.labels is not None:
-            raise errors.UserError("A pack says itself what it is for: leave --task_name and --labels away.")
+            raise errors.UserError("A pack contains its task and labels: omit --task_name and --labels.")
         _add(bank, packs.read(packs.find(args.path)), args)
         return
     if not args.task_name:
-        raise errors.UserError(f"--format={args.format} does not say what the weights are for: give --task_name.")
+        raise errors.UserError(f"--format={args.format} requires --task_name: the weights do not name their task.")
     task, labels = find_task(args.task_name, args.labels)
-    lower = args.do_lower_case == "true"
-    longest = bank.base.config().max_position_embeddings
-    length = min(128, longest) if args.max_seq_length is None else args.max_seq_length
+    lower_case = args.do_lower_case == "true"
+    limit = bank.base.config().max_position_embeddings
+    length = min(128, limit) if args.max_seq_length is None else args.max_seq_length
     if args.format == "adapterhub":
-        pack = adapterhub.read(args.path, bank.base, task, labels, packs.now(), length, lower)
+        pack = adapterhub.read(args.path, bank.base, task, labels, packs.now(), length, lower_case)
     else:
         pack = google_checkpoints.pack_from_checkpoint(
             args.path,
             bank.base.config(),
             task,
-            _labels_of_checkpoint(args.path, task, labels),
-            bank.base.describe_tokenizer(lower),
+            _checkpoint_labels(args.path, task, labels),
+            bank.base.describe_tokenizer(lower_case),
             length,
             packs.now(),
             activation=args.adapter_activation,
@@ -311,29 +289,27 @@ def import_pack(args: argparse.Namespace) -> None:
     if pack.config.head == "span":
         if task in tasks.names():
             raise errors.UserError(
-                f"The head in {args.path} finds answers in texts, as SQuAD's; {task} is no such task. Give another "
-                "--task_name."
+                f"The head in {args.path} answers questions as for SQuAD, but {task} is another kind of task. Give "
+                "another --task_name."
             )
         if args.max_seq_length is None:
-            config = dataclasses.replace(pack.config, max_seq_length=min(384, longest))
-            pack = packs.Pack(config, pack.tensors)
+            pack = packs.Pack(dataclasses.replace(pack.config, max_seq_length=min(384, limit)), pack.tensors)
     _add(bank, pack, args)
 
 
-def _labels_of_checkpoint(path: str, task: str, labels: Optional[List[str]]) -> List[str]:
-    """The labels that are given or known; none where the checkpoint's head has none."""
+def _checkpoint_labels(path: str, task: str, labels: Optional[List[str]]) -> List[str]:
     if labels is not None:
         return labels
     if google_checkpoints.has_span_head(path):
         return []
     raise errors.UserError(
-        f"'{task}' is no task that is known here ({', '.join(tasks.names())}), and a checkpoint does not name its "
-        "classes: give --labels=a,b in the head's order, or --labels= for a regression."
+        f"'{task}' is not a known task ({', '.join(tasks.names())}), and a checkpoint does not contain its labels: "
+        "give --labels=a,b in the order of the head's units, or --labels= for regression."
     )
 
 
 def find_task(name: str, labels: Optional[str]) -> Tuple[str, Optional[List[str]]]:
-    """The task's own spelling and its labels: those that are given, or those that are known, or None."""
+    """Return the task's own spelling of its name, and the labels given by the user or the task, or None."""
     given = None if labels is None else [label.strip() for label in labels.split(",") if label.strip()]
     try:
         task = tasks.get(name)
@@ -343,76 +319,71 @@ def find_task(name: str, labels: Optional[str]) -> Tuple[str, Optional[List[str]
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The commands and their options."""
+    """Return the parser of the commands and their options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def command(run: Callable[[argparse.Namespace], None], name: str, about: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
         added.set_defaults(run=run)
-        added.add_argument("--bank", required=True, help="the bank's folder, local")
+        added.add_argument("--bank", required=True, help="local folder of the bank")
         return added
 
-    one = command(create, "create", "make a bank in a new folder, with a copy of a base")
+    one = command(create, "create", "create a bank in a new folder, with a copy of a base")
     one.add_argument(
         "--base",
         required=True,
-        help="folder with bert_config.json, bert_model.ckpt.* and vocab.txt or *.model, as Google's downloads; or a "
+        help="folder with bert_config.json, bert_model.ckpt.* and vocab.txt or *.model, like Google's downloads; or a "
         "Hugging Face BERT with config.json, *.safetensors and vocab.txt",
     )
-    command(list_packs, "list", "print a table of the packs, and what they come to (MB are millions of bytes)")
-    one = command(show, "show", "print everything that a pack says of itself")
-    one.add_argument("name", metavar="NAME", help="of the pack")
-    one.add_argument("--json", action="store_true", help="for programs")
-    one = command(add, "add", "put a pack into the bank")
-    one.add_argument("path", metavar="PATH", help=f"a pack (*{packs.ENDING}), or the output folder of a training")
-    _add_name(one)
-    one.add_argument("--results", help="results.json, or its folder, of an evaluation of this pack: its scores")
-    one = command(remove, "remove", "remove packs for good")
-    one.add_argument("names", metavar="NAME", nargs="+", help="of a pack")
-    command(verify, "verify", "read every byte of base and packs; the exit code is 1 if something is wrong")
-    one = command(export, "export", "write a pack for others")
-    one.add_argument("name", metavar="NAME", help="of the pack")
-    one.add_argument("--format", choices=FORMATS, default="pack", help="default: pack; checkpoint has the base in it")
-    one.add_argument("--output", required=True, help="pack: a file or folder; adapterhub: a folder; checkpoint: prefix")
-    one.add_argument("--overwrite", action="store_true", help="replace what is there")
-    _add_import(command(import_pack, "import", "take what others have trained on this base into the bank"))
+    command(list_packs, "list", "print a table of the packs and totals (1 MB is a million bytes)")
+    one = command(show, "show", "print the configuration of a pack")
+    one.add_argument("name", metavar="NAME", help="name of the pack")
+    one.add_argument("--json", action="store_true", help="print JSON")
+    one = command(add, "add", "add a pack")
+    one.add_argument("path", metavar="PATH", help=f"a pack (*{packs.ENDING}), or the output folder of a training run")
+    _add_name_options(one)
+    one.add_argument("--results", help="results.json of an evaluation of this pack, or its folder: adds the scores")
+    one = command(remove, "remove", "remove packs permanently")
+    one.add_argument("names", metavar="NAME", nargs="+", help="name of a pack")
+    command(verify, "verify", "check every byte of base and packs; the exit code is 1 if something is wrong")
+    one = command(export, "export", "write a pack for other programs")
+    one.add_argument("name", metavar="NAME", help="name of the pack")
+    one.add_argument("--format", choices=FORMATS, default="pack", help="default: pack; a checkpoint includes the base")
+    one.add_argument("--output", required=True, help="pack: file or folder; adapterhub: folder; checkpoint: prefix")
+    one.add_argument("--overwrite", action="store_true", help="replace existing files")
+    _add_import_options(command(import_pack, "import", "add weights that other programs trained on this base"))
     return parser
 
 
-def _add_name(parser: argparse.ArgumentParser) -> None:
+def _add_name_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--name", help="in the bank: letters, digits, '-', '_', '.'; default: the task's name in lower case"
+        "--name", help="name in the bank: letters, digits, '-', '_', '.'; default: the task in lower case"
     )
     parser.add_argument("--replace", action="store_true", help="replace the pack of that name")
 
 
-def _add_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="a pack, AdapterHub's folder, or a checkpoint's prefix or folder")
-    parser.add_argument(
+def _add_import_options(parser: argparse.ArgumentParser) -> None:
+    add_option = parser.add_argument
+    add_option("path", metavar="PATH", help="a pack, AdapterHub's folder, or the prefix or folder of a checkpoint")
+    add_option(
         "--format", choices=FORMATS, default="pack", help="default: pack; checkpoint: of Google's adapter-bert or BERT"
     )
-    parser.add_argument("--task_name", help="what the weights are for; the labels of GLUE's tasks are known")
-    parser.add_argument(
-        "--labels", help="names of the classes in the head's order, a,b,c; empty for a regression; not for SQuAD"
-    )
-    _add_name(parser)
-    parser.add_argument(
+    add_option("--task_name", help="task of the weights; the labels of GLUE's tasks are known")
+    add_option("--labels", help="classes in the order of the head's units, a,b,c; empty for regression; not for SQuAD")
+    _add_name_options(parser)
+    add_option(
         "--max_seq_length",
         type=int,
-        help="tokens, as in the training; default: 128, for SQuAD 384, or fewer where the base has fewer",
+        help="sequence length in training; default: 128, or 384 for SQuAD, at most that of the base",
     )
-    parser.add_argument(
-        "--do_lower_case", choices=("true", "false"), default="true", help="as in the training; default: true"
-    )
-    parser.add_argument(
-        "--adapter_activation", default="gelu", help="of the adapters in a checkpoint; default: gelu, as Google's"
-    )
+    add_option("--do_lower_case", choices=("true", "false"), default="true", help="as in training; default: true")
+    add_option("--adapter_activation", default="gelu", help="of the adapters in a checkpoint; default: gelu")
 
 
 @errors.exits_on_user_error
 def main(argv: Optional[Sequence[str]] = None) -> None:
-    """Runs one command."""
+    """Run one command."""
     args = make_parser().parse_args(argv)
     try:
         with files.user_errors():
@@ -420,7 +391,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise errors.UserError(f"The file system refused: {error}.") from None
+        raise errors.UserError(f"File system error: {error}.") from None
 
 
 if __name__ == "__main__":

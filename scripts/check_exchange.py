@@ -98,10 +98,10 @@ def make_pack(base: bases.Base, variant: Variant, stddev: float) -> packs.Pack:
     )
     pretrained, random = base.tensors(), np.random.RandomState(1902)
     tensors = {}
-    for name, shape in packs.expected_shapes(config).items():
+    for name, shape in config.trained_shapes().items():
         tensors[name] = (pretrained.get(name, 0.0) + stddev * random.standard_normal(shape)).astype(np.float32)
     digests = fingerprints.of_tensors(pretrained)
-    fingerprint = fingerprints.combine(digests, packs.frozen_names(config))
+    fingerprint = fingerprints.combine(digests, config.frozen_names())
     return packs.Pack(packs.PackConfig(**dict(vars(config), base=fingerprint)), tensors)
 
 

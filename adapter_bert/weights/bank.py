@@ -1,11 +1,11 @@
-"""The bank: a local folder that holds one base and many packs on it.
+"""The bank: a local folder with one base and many packs on it.
 
-    <bank>/bank.json                    what the base is: a digest of each of its tensors, architecture, vocabulary
-    <bank>/base/                        the base itself, so that a bank can be moved as it is
+    <bank>/bank.json                    describes the base: a digest of each tensor, architecture, vocabulary
+    <bank>/base/                        a copy of the base, so that a bank can be moved
     <bank>/packs/<name>.safetensors     the packs
 
-The file of a pack appears complete or not at all, so readers need no lock. A process that is killed leaves the state
-before or after, and at most a hidden temporary file, which is never taken for a pack and which a later `add` removes.
+Packs are written atomically, so readers need no lock. A process that is killed leaves the bank as it was before or
+after its change, and at most a temporary file, which is never listed and which a later `add` removes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import dataclasses
 import glob
 import os
 import re
-import shutil
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -29,25 +28,24 @@ FILE_NAME = "bank.json"
 FORMAT = "adapter-bert bank 1"
 BASE_FOLDER = "base"
 PACKS_FOLDER = "packs"
-# What `verify` calls the base: no pack can have that name.
+# The name of the base in the results of `verify`. No pack can have it.
 BASE = BASE_FOLDER + "/"
 
-_THERE = "{} is there already; a bank is made in a new folder."
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# Whether text is lower-cased stands in no file of a base: each pack has its own word on it.
+# The files of a base do not say whether text is lower-cased: each pack records it.
 _TOKENIZER = ("type", "entries", "vocabulary")
 
 
 @dataclasses.dataclass(frozen=True)
-class Notes:
-    """What `bank.json` says.
+class Manifest:
+    """The content of `bank.json`.
 
     Attributes:
-      created: when, ISO 8601 in UTC.
+      created: date, ISO 8601 in UTC.
       base: fingerprint of all tensors of the base.
-      tensors: name -> digest of each.
+      tensors: name -> digest of each tensor.
       architecture: the content of the base's `bert_config.json`.
-      tokenizer: type, number of entries and fingerprint of the vocabulary, as in `bases.describe_tokenizer`.
+      tokenizer: type, number of entries and fingerprint of the vocabulary, see `bases.describe_tokenizer`.
     """
 
     created: str
@@ -56,160 +54,180 @@ class Notes:
     architecture: Mapping[str, Any]
     tokenizer: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, base: bases.Base) -> Manifest:
+        """Describe a base.
+
+        Raises:
+          errors.UserError: the checkpoint is damaged, or its parts belong to different models.
+        """
+        tokenizer, config = base.describe_tokenizer(), base.config()
+        if tokenizer["entries"] != config.vocab_size:
+            raise errors.UserError(
+                f"The vocabulary {base.tokenizer_file} has {tokenizer['entries']} entries, but {base.config_file} says "
+                f"vocab_size {config.vocab_size}: they belong to different models."
+            )
+        digests = base.digests()
+        tokenizer = {key: tokenizer[key] for key in _TOKENIZER}
+        return cls(packs.now(), fingerprints.combine(digests), digests, config.to_dict(), tokenizer)
+
+    @classmethod
+    def read(cls, path: str) -> Manifest:
+        """Read a `bank.json`.
+
+        Raises:
+          errors.UserError: it is damaged or has another format.
+        """
+        values = files.read_json_object(path)
+        if values.get("format") != FORMAT:
+            raise errors.UserError(f"{path} has the format {values.get('format')!r}; this version reads {FORMAT!r}.")
+        types = {"created": str, "base": str, "tensors": dict, "architecture": dict, "tokenizer": dict}
+        for key, kind in types.items():
+            if not isinstance(values.get(key), kind):
+                raise errors.UserError(f"{path} is damaged: {key} is {values.get(key)!r}. Restore the file.")
+        manifest = cls(**{key: values[key] for key in types})
+        found = fingerprints.combine(manifest.tensors)
+        if found != manifest.base:
+            raise errors.UserError(
+                f"{path} is damaged: its tensors have the fingerprint {found}, but it says {manifest.base}. Restore "
+                "the file."
+            )
+        return manifest
+
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """A pack in a table: what its header says. Where that cannot be read, there is only name, size and problem.
+class PackSummary:
+    """A pack as a table shows it, from the header of its file.
 
     Attributes:
       name: in the bank.
-      size: bytes of the file.
-      problem: why the header cannot be read.
-      task, mode, top_layers, seed, created, collapsed: see `packs.PackConfig`.
-      adapter_size: units of the bottleneck; None without adapters.
-      parameters: numbers in the pack.
-      metric: the primary one; None where nothing was scored.
-      value: of that metric; None where it was no number.
+      size: of the file in bytes.
+      parameters: number of parameters.
+      config: None if the header cannot be read.
+      problem: why it cannot be read.
     """
 
     name: str
     size: int
-    problem: Optional[str] = None
-    task: Optional[str] = None
-    mode: Optional[str] = None
-    adapter_size: Optional[int] = None
-    top_layers: Optional[int] = None
     parameters: int = 0
-    metric: Optional[str] = None
-    value: Optional[float] = None
-    collapsed: Optional[bool] = None
-    seed: Optional[int] = None
-    created: Optional[str] = None
+    config: Optional[packs.PackConfig] = None
+    problem: Optional[str] = None
 
 
 class Bank:
-    """One base and its packs; made by `create` and `open`.
+    """One base and its packs. Use `create` and `open`.
 
     Attributes:
-      folder: where it lies.
-      notes: what `bank.json` says.
-      base: the base in it.
+      folder: its full path.
+      manifest: the content of `bank.json`.
+      base: the copy of the base.
     """
 
-    def __init__(self, folder: str, notes: Notes) -> None:
+    def __init__(self, folder: str, manifest: Manifest) -> None:
         self.folder = folder
-        self.notes = notes
+        self.manifest = manifest
         self.base = bases.Base.find(os.path.join(folder, BASE_FOLDER))
 
     @classmethod
     def create(cls, folder: str, base: bases.Base) -> Bank:
-        """Makes a bank with a copy of a base and no packs; it appears complete or not at all.
+        """Create a bank with a copy of a base and without packs. It appears complete or not at all.
 
         Args:
-          folder: where; must not exist, or be empty.
-          base: its three parts are copied.
+          folder: must not exist, or be empty.
+          base: its files are copied.
 
         Raises:
-          errors.UserError: there is something in that place, or the base is not sound.
+          errors.UserError: the folder is not empty, or the base is invalid.
         """
-        folder = cls.check_free(folder)
-        staging = files.temporary_name(folder)
-        with _reported(folder):
-            os.makedirs(staging)
+        folder = cls.check_absent(folder)
+        with _user_errors(folder), files.staging_folder(folder) as staging:
+            manifest = Manifest.of(base)
+            _copy_base(base, os.path.join(staging, BASE_FOLDER))
+            cls(staging, manifest).tensors()  # verifies the copy
+            os.mkdir(os.path.join(staging, PACKS_FOLDER))
+            files.write_json(os.path.join(staging, FILE_NAME), dict(format=FORMAT, **dataclasses.asdict(manifest)))
             try:
-                files.remove_leftovers(*os.path.split(folder), os.stat(staging).st_mtime)
-                notes = _describe(base)
-                _copy_base(base, os.path.join(staging, BASE_FOLDER))
-                cls(staging, notes).tensors()  # what was copied is what was described
-                os.mkdir(os.path.join(staging, PACKS_FOLDER))
-                files.write_json(os.path.join(staging, FILE_NAME), dict(format=FORMAT, **dataclasses.asdict(notes)))
                 files.rename_folder_noreplace(staging, folder)
             except FileExistsError:
-                raise errors.UserError(_THERE.format(folder)) from None
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
-        return cls(folder, notes)
+                raise _folder_exists(folder) from None
+        return cls(folder, manifest)
 
     @staticmethod
-    def check_free(folder: str) -> str:
-        """Refuses a place where no bank can be made; returns its full path."""
+    def check_absent(folder: str) -> str:
+        """Return the full path of a folder in which a bank can be created; raise a `UserError` if it is not empty."""
         folder = _local(folder)
         if os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
-            raise errors.UserError(_THERE.format(folder))
+            raise _folder_exists(folder)
         return folder
 
     @classmethod
     def open(cls, folder: str) -> Bank:
-        """Opens a bank and checks all of it but the weights; for those, see `verify`, `read` and `tensors`.
+        """Open a bank and check everything but the weights; `verify`, `read` and `tensors` check those.
 
         Raises:
-          errors.UserError: there is none, or its parts do not fit each other.
+          errors.UserError: there is no bank, or the base is not the one that `bank.json` describes.
         """
         folder = _local(folder)
         path = os.path.join(folder, FILE_NAME)
         if not os.path.isfile(path):
             raise errors.UserError(
                 f"There is no bank {folder}: expected a folder with {FILE_NAME}, {BASE_FOLDER}/ and {PACKS_FOLDER}/. "
-                f"One is made by: python scripts/bank.py create --bank={folder} --base=FOLDER"
+                f"Create one: python scripts/bank.py create --bank={folder} --base=FOLDER"
             )
-        bank = cls(folder, _parse(path, files.read_json_object(path)))
-        base, notes = bank.base, bank.notes
-        misfit = _differing(notes.architecture, base.config().to_dict(), bases.ARCHITECTURE)
-        misfit = misfit or _differing(notes.tokenizer, _describe_tokenizer(base), _TOKENIZER)
-        if not misfit and set(notes.tensors) != set(base.shapes()):
-            misfit = f"{len(notes.tensors)} tensors are noted, and it has {len(base.shapes())} or others"
-        if misfit:
+        bank = cls(folder, Manifest.read(path))
+        base, manifest = bank.base, bank.manifest
+        mismatch = _first_difference(manifest.architecture, base.config().to_dict(), bases.ARCHITECTURE)
+        mismatch = mismatch or _first_difference(manifest.tokenizer, base.describe_tokenizer(), _TOKENIZER)
+        if not mismatch and set(manifest.tensors) != set(base.shapes()):
+            mismatch = f"{FILE_NAME} lists {len(manifest.tensors)} tensors, not the {len(base.shapes())} of the base"
+        if mismatch:
             raise errors.UserError(
-                f"The base in {base.folder} is not the one that {path} describes: {misfit}. Put it back, or create "
+                f"The base in {base.folder} is not the one that {path} describes: {mismatch}. Restore it, or create "
                 "the bank again."
             )
         return bank
 
     def tensors(self) -> Dict[str, np.ndarray]:
-        """The base's weights.
+        """Read the weights of the base.
 
         Raises:
-          errors.UserError: they are not those that the bank was made with.
+          errors.UserError: they have changed since the bank was created.
         """
         tensors = self.base.tensors()
         digests = fingerprints.of_tensors(tensors)
-        changed = [name for name, digest in self.notes.tensors.items() if digests.get(name) != digest]
+        changed = [name for name, digest in self.manifest.tensors.items() if digests.get(name) != digest]
         if changed:
             raise errors.UserError(
-                f"The base in {self.base.folder} was changed: {len(changed)} of its {len(digests)} tensors are not "
-                f"those of {FILE_NAME}, e.g. {changed[0]}. Put it back, or create the bank again."
+                f"The base in {self.base.folder} has changed: {len(changed)} of its {len(digests)} tensors differ from "
+                f"{FILE_NAME}, e.g. {changed[0]}. Restore it, or create the bank again."
             )
         return tensors
 
     def names(self) -> List[str]:
-        """The names of the packs, sorted."""
+        """Return the sorted names of the packs."""
         folder = os.path.join(self.folder, PACKS_FOLDER)
-        with _reported(folder):
+        with _user_errors(folder):
             found = os.listdir(folder) if os.path.isdir(folder) else []
         return sorted(name[: -len(packs.ENDING)] for name in found if packs.is_pack(name) and not name.startswith("."))
 
     def path(self, name: str) -> str:
-        """The file of a pack.
-
-        Raises:
-          errors.UserError: the bank has no pack of that name.
-        """
+        """Return the file of a pack; raise a `UserError` if the bank has no such pack."""
         names = self.names()
+        if not names:
+            raise errors.UserError(f"There is no pack {name!r} in the bank {self.folder}: it is empty.")
         if name not in names:
-            if not names:
-                raise errors.UserError(f"There is no pack {name!r} in the bank {self.folder}: it is empty.")
             raise errors.unknown(f"pack in the bank {self.folder}:", name, names)
         return self._file(name)
 
     def config(self, name: str) -> packs.PackConfig:
-        """What a pack says of itself, without its weights: quick, and no proof that they are sound."""
+        """Read the configuration of a pack without its weights, which are not checked."""
         return packs.read_config(self.path(name))
 
     def read(self, name: str) -> packs.Pack:
-        """Reads a pack and checks all of it, and that it belongs to this bank's base.
+        """Read a pack and check it, also against the base.
 
         Raises:
-          errors.UserError: it is missing, damaged, or belongs elsewhere.
+          errors.UserError: it is missing, damaged, or belongs to another base.
         """
         path = self.path(name)
         pack = packs.read(path)
@@ -217,108 +235,98 @@ class Bank:
         return pack
 
     def check(self, pack: packs.Pack, where: str) -> None:
-        """Refuses a pack that belongs to another base.
+        """Check that a valid pack belongs to this bank's base.
 
         Args:
-          pack: a sound pack.
-          where: what to call it, e.g. its path.
+          pack: the pack.
+          where: its name in error messages, e.g. its path.
 
         Raises:
           errors.UserError: its base has another architecture, other weights or another vocabulary.
         """
-        packs.check_architecture(pack, where, self.notes.architecture, self.base.folder)
-        packs.check_base(pack, where, self.notes.tensors, self.base.folder)
-        misfit = _differing(self.notes.tokenizer, pack.config.tokenizer, _TOKENIZER)
-        if misfit:
+        packs.check_architecture(pack, where, self.manifest.architecture, self.base.folder)
+        packs.check_base(pack, where, self.manifest.tensors, self.base.folder)
+        mismatch = _first_difference(self.manifest.tokenizer, pack.config.tokenizer, _TOKENIZER)
+        if mismatch:
             raise errors.UserError(
                 f"The pack {where} (task {pack.config.task}) was trained with another vocabulary than "
-                f"{self.base.tokenizer_file}: {misfit} in the pack."
+                f"{self.base.tokenizer_file}: {mismatch} in the pack."
             )
 
     def add(self, pack: packs.Pack, name: str, replace: bool = False) -> str:
-        """Puts a pack into the bank. Of several processes that add one name at once, one wins.
+        """Add a pack. If several processes add the same name, one succeeds.
 
         Args:
-          pack: is checked as by `read`.
+          pack: is checked as in `read`.
           name: letters, digits, `-`, `_` and `.`.
-          replace: whether an older pack of that name may be replaced; then the last process wins.
+          replace: replace a pack of that name; then the last process wins.
 
         Returns:
           The path of the file.
 
         Raises:
-          errors.UserError: the pack is not sound or belongs to another base; the name is taken or no name.
+          errors.UserError: the pack is invalid or belongs to another base; the name is taken or not allowed.
         """
         check_name(name)
         packs.check(pack, f"The pack to be added as '{name}'")
         self.check(pack, f"to be added as '{name}'")
-        final = self._file(name)
-        temporary = files.temporary_name(os.path.join(os.path.dirname(final), "." + name))
-        with _reported(self.folder):
-            os.makedirs(os.path.dirname(final), exist_ok=True)
+        path = self._file(name)
+        with _user_errors(self.folder):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             try:
-                with open(temporary, "xb") as file:
-                    file.write(packs.serialise(pack))
-                    file.flush()
-                    os.fsync(file.fileno())
-                files.remove_leftovers(os.path.dirname(final), None, os.stat(temporary).st_mtime)
-                if replace:
-                    os.replace(temporary, final)
-                else:
-                    files.rename_noreplace(temporary, final)
+                files.write_bytes(path, packs.serialise(pack), replace)
             except FileExistsError:
                 raise errors.UserError(
-                    f"There is a pack '{name}' in the bank {self.folder} already: use another name, or --replace."
+                    f"There is already a pack '{name}' in the bank {self.folder}: use another name, or --replace."
                 ) from None
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(temporary)
-        return final
+            with contextlib.suppress(FileNotFoundError):  # another process may have removed the pack
+                files.remove_leftovers(os.path.dirname(path), None, os.stat(path).st_mtime)
+        return path
+
+    def remove(self, name: str) -> str:
+        """Remove a pack, damaged or not; return the path of its file."""
+        path = self.path(name)
+        with _user_errors(self.folder):
+            os.remove(path)
+        return path
 
     def export_checkpoint(self, name: str, prefix: str, overwrite: bool = False) -> int:
-        """Writes base and pack as one checkpoint: all variables of the model under Google's names, and `global_step`.
+        """Write base and pack as one checkpoint: all variables of the model under Google's names, and `global_step`.
 
         Args:
           name: of the pack.
           prefix: the path without the endings of the files.
-          overwrite: whether a checkpoint that is there may be replaced.
+          overwrite: replace an existing checkpoint.
 
         Returns:
-          How many variables were written.
+          The number of variables.
 
         Raises:
-          errors.UserError: pack or base is damaged, or there is a checkpoint already.
+          errors.UserError: pack or base is damaged, or the checkpoint exists.
         """
         if "://" in prefix:
-            raise errors.UserError(f"A checkpoint is exported to a local place, found {prefix}; copy it from there.")
-        older = files_of_checkpoint(prefix)
-        if older and not overwrite:
-            files.check_absent(older[0])
+            raise errors.UserError(f"A checkpoint is exported to a local path, found {prefix}; copy it from there.")
+        if not overwrite:
+            for path in _checkpoint_files(prefix):
+                files.check_absent(path)
         pack, base = self.read(name), self.tensors()
         model = parameters.model_shapes(pack.config.bert_config, pack.config.make_head(), pack.config.adapter_config)
         tensors = {variable: pack.tensors.get(variable, base.get(variable)) for variable in model}
         tensors["global_step"] = np.array(pack.config.step, np.int64)
-        with _reported(prefix):
+        with _user_errors(prefix):
             _write_checkpoint(tensors, os.path.abspath(prefix))
         return len(tensors)
 
-    def remove(self, name: str) -> str:
-        """Removes a pack, damaged or not; returns the path of the file that is gone."""
-        path = self.path(name)
-        with _reported(self.folder):
-            os.remove(path)
-        return path
-
     def verify(
-        self, progress: Callable[[str, Optional[str]], None] = lambda name, problem: None
+        self, report: Callable[[str, Optional[str]], None] = lambda name, problem: None
     ) -> List[Tuple[str, Optional[str]]]:
-        """Reads every byte of the base and of all packs.
+        """Read and check every byte of the base and of all packs.
 
         Args:
-          progress: is told each result as soon as it is known.
+          report: called with each result as soon as it is known.
 
         Returns:
-          (name, what is wrong with it or None): first the base, called `BASE`, then the packs.
+          (name, problem or None) of the base, named `BASE`, and of the packs.
         """
         results = []
         for name in [BASE] + self.names():
@@ -330,42 +338,59 @@ class Bank:
                     self.read(name)
             except errors.UserError as error:
                 if name != BASE and not os.path.exists(self._file(name)):
-                    continue  # removed meanwhile
+                    continue  # another process has removed it
                 problem = str(error)
             results.append((name, problem))
-            progress(name, problem)
+            report(name, problem)
         return results
 
-    def rows(self) -> List[Row]:
-        """What is in the bank, for a table; reads headers only."""
-        rows = []
+    def summaries(self) -> List[PackSummary]:
+        """Return what the headers of all packs say."""
+        found = []
         for name in self.names():
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                rows.append(_row(name, self._file(name)))
-        return rows
+            with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                found.append(self._summary(name))
+        return found
+
+    def _summary(self, name: str) -> PackSummary:
+        path = self._file(name)
+        size = os.stat(path).st_size
+        try:
+            config = packs.read_config(path)
+        except errors.UserError as error:
+            os.stat(path)
+            return PackSummary(name, size, problem=str(error))
+        with open(path, "rb") as file:
+            header = 8 + int.from_bytes(file.read(8), "little")
+        return PackSummary(name, size, (size - header) // np.dtype(np.float32).itemsize, config)
 
     def _file(self, name: str) -> str:
         return os.path.join(self.folder, PACKS_FOLDER, name + packs.ENDING)
 
 
 def check_name(name: str) -> None:
-    """Refuses what cannot be the name of a pack."""
+    """Raise a `UserError` if a string cannot be the name of a pack."""
     if not _NAME.fullmatch(name) or packs.is_pack(name):
         raise errors.UserError(
-            f"A pack in a bank cannot be called {name!r}: expected up to 100 of the letters a-z and A-Z, digits, "
-            f"'-', '_' and '.', a letter or digit first, without the ending {packs.ENDING}. Choose one with --name."
+            f"A pack in a bank cannot be called {name!r}: expected at most 100 of the letters a-z and A-Z, digits, "
+            f"'-', '_' and '.', starting with a letter or digit, without the ending {packs.ENDING}. Choose one with "
+            "--name."
         )
+
+
+def _folder_exists(folder: str) -> errors.UserError:
+    return errors.UserError(f"{folder} already exists; a bank needs a new or empty folder.")
 
 
 def _local(folder: str) -> str:
     if "://" in folder:
-        raise errors.UserError(f"A bank is a local folder; found {folder}.")
+        raise errors.UserError(f"A bank must be a local folder; found {folder}.")
     return os.path.abspath(folder)
 
 
 @contextlib.contextmanager
-def _reported(path: str) -> Iterator[None]:
-    """Turns what the operating system refuses into a `UserError`."""
+def _user_errors(path: str) -> Iterator[None]:
+    """Turn errors of the file system into a `UserError`."""
     try:
         with files.user_errors():
             yield
@@ -374,106 +399,33 @@ def _reported(path: str) -> Iterator[None]:
 
 
 def _copy_base(base: bases.Base, folder: str) -> None:
-    """Copies the parts of a base, and nothing else that lies beside them."""
+    """Copy the files of a base, and no others."""
     os.mkdir(folder)
     parts = [base.config_file, base.tokenizer_file, base.checkpoint + ".index"]
     for path in parts + tf.gfile.Glob(base.checkpoint + ".data-*"):
         tf.gfile.Copy(path, os.path.join(folder, os.path.basename(path)))
 
 
-def _describe(base: bases.Base) -> Notes:
-    tokenizer, config = _describe_tokenizer(base), base.config()
-    if tokenizer["entries"] != config.vocab_size:
-        raise errors.UserError(
-            f"The vocabulary {base.tokenizer_file} has {tokenizer['entries']} entries, but {base.config_file} says "
-            f"vocab_size {config.vocab_size}: they belong to different models."
-        )
-    digests = base.digests()
-    return Notes(
-        created=packs.now(),
-        base=fingerprints.combine(digests),
-        tensors=digests,
-        architecture=config.to_dict(),
-        tokenizer=tokenizer,
-    )
-
-
-def _describe_tokenizer(base: bases.Base) -> Dict[str, Any]:
-    described = base.describe_tokenizer()
-    return {key: described[key] for key in _TOKENIZER}
-
-
-def _parse(path: str, values: Mapping[str, Any]) -> Notes:
-    """Checks what `bank.json` says by itself."""
-    if values.get("format") != FORMAT:
-        raise errors.UserError(f"{path} has the format {values.get('format')!r}; this version reads {FORMAT!r}.")
-    kinds = {"created": str, "base": str, "tensors": dict, "architecture": dict, "tokenizer": dict}
-    for key, kind in kinds.items():
-        if not isinstance(values.get(key), kind):
-            raise errors.UserError(f"{path} is damaged: {key} cannot be {values.get(key)!r}. Put it back.")
-    notes = Notes(**{key: values[key] for key in kinds})
-    found = fingerprints.combine(notes.tensors)
-    if found != notes.base:
-        raise errors.UserError(
-            f"{path} is damaged: its tensors have the fingerprint {found}, and it says {notes.base}. Put it back."
-        )
-    return notes
-
-
-def _differing(expected: Mapping[str, Any], found: Mapping[str, Any], keys: Sequence[str]) -> Optional[str]:
-    """The first of the keys in which two descriptions differ, said in words; None where they agree."""
+def _first_difference(expected: Mapping[str, Any], found: Mapping[str, Any], keys: Sequence[str]) -> Optional[str]:
+    """Describe the first key in which the bank and something else differ; None if they agree."""
     for key in keys:
-        values = [part.get(key) for part in (expected, found)]
-        if key == "hidden_act":
-            values = [str(value).lower() for value in values]
+        values = [str(part.get(key)).lower() for part in (expected, found)]
         if values[0] != values[1]:
             return f"{key} is {values[0]} in the bank and {values[1]}"
     return None
 
 
-def _row(name: str, path: str) -> Row:
-    size = os.stat(path).st_size
-    try:
-        config = packs.read_config(path)
-        with open(path, "rb") as file:
-            header = int.from_bytes(file.read(8), "little")
-        metric = config.primary_metric
-        return Row(
-            name,
-            size,
-            task=config.task,
-            mode=config.tuning_mode,
-            adapter_size=(config.adapter or {}).get("size"),
-            top_layers=config.tune_top_layers,
-            parameters=(size - 8 - header) // 4,  # all of a pack's numbers are float32
-            metric=metric,
-            value=config.metrics[metric] if metric else None,
-            collapsed=config.collapsed,
-            seed=config.seed,
-            created=config.created,
-        )
-    except errors.UserError as error:
-        if not os.path.exists(path):
-            raise FileNotFoundError(path) from None
-        return Row(name, size, problem=str(error))
-
-
-def files_of_checkpoint(prefix: str) -> List[str]:
-    """The files of a checkpoint, the index first: without it, the others are none."""
+def _checkpoint_files(prefix: str) -> List[str]:
+    """Return the files of a checkpoint, the index first: TensorFlow ignores the others without it."""
     return glob.glob(glob.escape(prefix) + ".index") + sorted(glob.glob(glob.escape(prefix) + ".data-*"))
 
 
 def _write_checkpoint(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Writes a checkpoint; where it is killed, there is the older one, none, or the new one, and never a mixture."""
+    """Write a checkpoint; a kill leaves the old one, none, or the new one, never a mixture."""
     folder, name = os.path.split(prefix)
-    staging = files.temporary_name(os.path.join(folder, "." + name))
-    os.makedirs(staging)
-    try:
-        files.remove_leftovers(folder, "." + name, os.stat(staging).st_mtime)
+    with files.staging_folder(os.path.join(folder, "." + name)) as staging:
         checkpoints.write(tensors, os.path.join(staging, name))
-        for path in files_of_checkpoint(prefix):
+        for path in _checkpoint_files(prefix):
             os.remove(path)
-        for path in reversed(files_of_checkpoint(os.path.join(staging, name))):
+        for path in reversed(_checkpoint_files(os.path.join(staging, name))):
             os.replace(path, os.path.join(folder, os.path.basename(path)))
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)

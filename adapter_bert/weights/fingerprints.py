@@ -1,4 +1,4 @@
-"""Hashes of weights: equal for equal values, wherever and in whatever format they lie."""
+"""Hashes of weights and texts: equal for equal values, independent of file and format."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Digests = Mapping[str, str]
 
 
 def of_tensor(tensor: np.ndarray) -> str:
-    """A hash of a tensor's type, shape and values."""
+    """Hash the type, shape and values of a tensor."""
     digest = hashlib.sha256(f"{tensor.dtype} {tensor.shape}\n".encode())
     digest.update(np.ascontiguousarray(tensor))
     return digest.hexdigest()
 
 
 def of_rows(rows: Sequence[np.ndarray]) -> str:
-    """The same for rows that would be one tensor, without making it."""
+    """Hash the rows of a tensor as `of_tensor` would, without stacking them."""
     if not rows:
         return of_tensor(np.array(rows))
     digest = hashlib.sha256(f"{rows[0].dtype} {(len(rows), *rows[0].shape)}\n".encode())
@@ -28,16 +28,16 @@ def of_rows(rows: Sequence[np.ndarray]) -> str:
 
 
 def of_tensors(tensors: Mapping[str, np.ndarray]) -> Dict[str, str]:
-    """Name -> hash of each tensor."""
+    """Return name -> hash of each tensor."""
     return {name: of_tensor(tensor) for name, tensor in tensors.items()}
 
 
 def combine(digests: Digests, names: Optional[Iterable[str]] = None) -> str:
-    """One hash for several tensors, in any order; for all of them by default."""
+    """Combine the hashes of these tensors, or of all, into one that does not depend on their order."""
     names = digests if names is None else names
     return of_text("".join(f"{name} {digests[name]}\n" for name in sorted(names)))
 
 
 def of_text(text: str) -> str:
-    """A hash of a text, short enough to be read aloud."""
+    """Hash a text; 16 hexadecimal digits are enough to compare by eye."""
     return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]

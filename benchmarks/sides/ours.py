@@ -131,7 +131,7 @@ def random_pack(config: modeling.BertConfig, adapter_size: int, tokenizer: Any, 
     random = np.random.RandomState(1)
     tensors = {
         name: random.normal(1.0 if name.endswith("gamma") else 0.0, 0.01, shape).astype(np.float32)
-        for name, shape in packs.expected_shapes(described).items()
+        for name, shape in described.trained_shapes().items()
     }
     return packs.Pack(described, tensors)
 
@@ -140,7 +140,7 @@ def predict(job: common.Job) -> common.Result:
     """Time warm predictions with adapters on the base, tokenization included."""
     base = bases.Base.find(job["base_dir"])
     pack = random_pack(base.config(), job["adapter_size"], base.describe_tokenizer(), job["length"])
-    frozen = fingerprints.combine(base.digests(), packs.frozen_names(pack.config))
+    frozen = fingerprints.combine(base.digests(), pack.config.frozen_names())
     pack = dataclasses.replace(pack, config=dataclasses.replace(pack.config, base=frozen))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, packs.FILE_NAME)

@@ -250,7 +250,7 @@ def test_the_probabilities_are_those_of_hugging_face(tmp_path):
         task="three", architecture=base.config().to_dict(), tuning_mode="head", head="classification",
         labels=["a", "b", "c"], tokenizer=base.describe_tokenizer(), max_seq_length=32, base=None, created=packs.now(),
     )  # fmt: skip
-    config = dataclasses.replace(config, base=fingerprints.combine(base.digests(), packs.frozen_names(config)))
+    config = dataclasses.replace(config, base=fingerprints.combine(base.digests(), config.frozen_names()))
     state = {name: value.detach().numpy() for name, value in model.classifier.named_parameters()}
     packs.write(
         str(tmp_path / "three.safetensors"),

@@ -54,12 +54,12 @@ def make_pack(base: bases.Base, seed: int = 1, mode: str = "adapter", **changes)
         step=12,
     )
     config = dataclasses.replace(config, **changes)
-    frozen = packs.frozen_names(config)
+    frozen = config.frozen_names()
     if frozen and "base" not in changes:
         config = dataclasses.replace(config, base=fingerprints.combine(base.digests(), frozen))
     numbers = np.random.RandomState(seed)
     tensors = {
-        name: numbers.standard_normal(shape).astype(np.float32) for name, shape in packs.expected_shapes(config).items()
+        name: numbers.standard_normal(shape).astype(np.float32) for name, shape in config.trained_shapes().items()
     }
     return packs.Pack(config, tensors)
 

@@ -474,15 +474,15 @@ def bottleneck(m: int) -> int:
     ids=lambda value: value.replace(" ", "_") if isinstance(value, str) else "",
 )
 def test_each_mode_holds_the_parameters_of_its_formula(variant, expected):
-    shapes = packs.expected_shapes(VARIANTS[variant])
+    shapes = VARIANTS[variant].trained_shapes()
     assert sum(int(np.prod(shape)) for shape in shapes.values()) == expected
     assert make_pack(VARIANTS[variant]).num_parameters == expected
 
 
 @variants
 def test_what_a_pack_holds_and_what_it_leaves_to_the_base_make_the_model(config):
-    assert {name: tuple(shape) for name, shape in packs.expected_shapes(config).items()} == trained_shapes(config)
-    assert sorted(packs.frozen_names(config)) == sorted(frozen(config))
+    assert {name: tuple(shape) for name, shape in config.trained_shapes().items()} == trained_shapes(config)
+    assert sorted(config.frozen_names()) == sorted(frozen(config))
 
 
 # ----------------------------------------------------------------------------- files that are no packs

@@ -236,7 +236,7 @@ def read(
         origin={"adapterhub": described, "layer_norms": LAYER_NORMS if norms else "of the base"},
     )
     config = dataclasses.replace(config, base=_base_fingerprint(folder, described, config, pretrained))
-    pack = packs.Pack(config, {name: tensors[name] for name in packs.expected_shapes(config)})
+    pack = packs.Pack(config, {name: tensors[name] for name in config.trained_shapes()})
     packs.check(pack, f"The AdapterHub folder {folder}")
     return pack
 
@@ -295,7 +295,7 @@ def _base_fingerprint(
     folder: str, described: Mapping[str, Any], config: packs.PackConfig, pretrained: Mapping[str, np.ndarray]
 ) -> str:
     """That of the base's frozen weights, if the folder does not name another."""
-    names = packs.frozen_names(config)
+    names = config.frozen_names()
     found = fingerprints.combine(fingerprints.of_tensors({name: pretrained[name] for name in names}))
     expected = described.get("base_fingerprint", found)
     if found != expected:

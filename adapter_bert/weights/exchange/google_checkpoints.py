@@ -78,12 +78,12 @@ def pack_from_checkpoint(
         step=checkpoints.read_step(prefix),
         origin={"checkpoint": os.path.basename(prefix)},
     )
-    frozen = packs.frozen_names(config)
+    frozen = config.frozen_names()
     _check_variables(prefix, shapes, config, frozen)
     if frozen:
         digests = fingerprints.of_tensors(checkpoints.read_tensors(prefix, frozen))
         config = dataclasses.replace(config, base=fingerprints.combine(digests))
-    pack = packs.Pack(config, checkpoints.read_tensors(prefix, list(packs.expected_shapes(config))))
+    pack = packs.Pack(config, checkpoints.read_tensors(prefix, list(config.trained_shapes())))
     packs.check(pack, f"The checkpoint {prefix}")
     if base is not None:
         packs.check_base(pack, prefix, base.digests(), base.folder)

@@ -113,9 +113,9 @@ def make_pack(base: bases.Base, labels=LABELS, mode="adapter", head=None, **adap
         adapter=fields,
     )
     random = np.random.RandomState(5)
-    shapes = packs.expected_shapes(config)
+    shapes = config.trained_shapes()
     tensors = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    names = packs.frozen_names(config)
+    names = config.frozen_names()
     fingerprint = fingerprints.combine(base.digests(), names) if names else None
     return packs.Pack(dataclasses.replace(config, base=fingerprint), tensors)
 
