@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
-from typing import List, Union
+from typing import Any, List, Optional, Union
 
 from adapter_bert.common import system
 
 system.configure_tensorflow()
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import errors
+from adapter_bert.weights import bases, fingerprints, packs
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SHARED = os.path.join(os.path.dirname(ROOT), "shared")
@@ -88,6 +91,50 @@ def write_bert(folder: str, config: modeling.BertConfig, adapter_fn=None, seed: 
         session.run(tf.global_variables_initializer())
         tf.train.Saver().save(session, prefix, write_meta_graph=False, write_state=False)
     return prefix
+
+
+def make_pack(
+    for_base: Optional[bases.Base] = None, seed: Optional[int] = 1, mode: str = "adapter", **changes: Any
+) -> packs.Pack:
+    """Make a pack with random weights.
+
+    Args:
+      for_base: the base that it belongs to; None for one that does not exist, with the architecture of `tiny_config`.
+      seed: of the weights; also recorded in the configuration.
+      mode: tuning mode.
+      **changes: fields of the configuration that differ from the defaults below.
+    """
+    tokenizer = {"type": "wordpiece", "do_lower_case": True, "entries": len(VOCABULARY), "vocabulary": "sha256:0"}
+    values = {
+        "task": "CoLA",
+        "architecture": for_base.config().to_dict() if for_base else tiny_config().to_dict(),
+        "tuning_mode": mode,
+        "head": "classification",
+        "labels": ["0", "1"] if changes.get("head", "classification") == "classification" else [],
+        "tokenizer": for_base.describe_tokenizer() if for_base else tokenizer,
+        "max_seq_length": 16,
+        "base": None,
+        "created": "2024-05-06T07:08:09Z",
+        "adapter": None,
+        "tune_top_layers": 1 if mode == "top_layers" else None,
+        "metrics": {"matthews": 0.5, "accuracy": 0.75},
+        "loss": 0.25,
+        "collapsed": False,
+        "seed": seed,
+        "step": 12,
+        "training": {"learning_rate": 3e-4, "train_batch_size": 32},
+        "versions": {"tensorflow": "1.15.0"},
+    }
+    if mode == "adapter":
+        values["adapter"] = {"size": 4, "activation": "gelu", "init_scale": 0.01, "layers": None, "placement": "both"}
+    config = packs.PackConfig(**dict(values, **changes))
+    frozen = config.frozen_names()
+    if frozen and "base" not in changes:
+        fingerprint = fingerprints.combine(for_base.digests(), frozen) if for_base else "sha256:0123456789abcdef"
+        config = dataclasses.replace(config, base=fingerprint)
+    generator = np.random.RandomState(seed or 0)
+    shapes = config.trained_shapes()
+    return packs.Pack(config, {name: generator.randn(*shape).astype(np.float32) for name, shape in shapes.items()})
 
 
 def cola_rows(count: int, start: int = 0) -> List[str]:
