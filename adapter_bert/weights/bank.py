@@ -56,11 +56,7 @@ class Manifest:
 
     @classmethod
     def of(cls, base: bases.Base) -> Manifest:
-        """Describe a base.
-
-        Raises:
-          errors.UserError: the checkpoint is damaged, or its parts belong to different models.
-        """
+        """Describe a base; raise a `UserError` if it is damaged or its parts belong to different models."""
         tokenizer, config = base.describe_tokenizer(), base.config()
         if tokenizer["entries"] != config.vocab_size:
             raise errors.UserError(
@@ -73,11 +69,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: str) -> Manifest:
-        """Read a `bank.json`.
-
-        Raises:
-          errors.UserError: it is damaged or has another format.
-        """
+        """Read a `bank.json`; raise a `UserError` if it is damaged or has another format."""
         values = files.read_json_object(path)
         if values.get("format") != FORMAT:
             raise errors.UserError(f"{path} has the format {values.get('format')!r}; this version reads {FORMAT!r}.")
@@ -104,14 +96,12 @@ class PackSummary:
       size: of the file in bytes.
       parameters: number of parameters.
       config: None if the header cannot be read.
-      problem: why it cannot be read.
     """
 
     name: str
     size: int
     parameters: int = 0
     config: Optional[packs.PackConfig] = None
-    problem: Optional[str] = None
 
 
 class Bank:
@@ -131,10 +121,6 @@ class Bank:
     @classmethod
     def create(cls, folder: str, base: bases.Base) -> Bank:
         """Create a bank with a copy of a base and without packs. It appears complete or not at all.
-
-        Args:
-          folder: must not exist, or be empty.
-          base: its files are copied.
 
         Raises:
           errors.UserError: the folder is not empty, or the base is invalid.
@@ -188,11 +174,7 @@ class Bank:
         return bank
 
     def tensors(self) -> Dict[str, np.ndarray]:
-        """Read the weights of the base.
-
-        Raises:
-          errors.UserError: they have changed since the bank was created.
-        """
+        """Read the weights of the base; raise a `UserError` if they have changed since the bank was created."""
         tensors = self.base.tensors()
         digests = fingerprints.of_tensors(tensors)
         changed = [name for name, digest in self.manifest.tensors.items() if digests.get(name) != digest]
@@ -224,25 +206,17 @@ class Bank:
         return packs.read_config(self.path(name))
 
     def read(self, name: str) -> packs.Pack:
-        """Read a pack and check it, also against the base.
-
-        Raises:
-          errors.UserError: it is missing, damaged, or belongs to another base.
-        """
+        """Read a pack; raise a `UserError` if it is missing, damaged, or belongs to another base."""
         path = self.path(name)
         pack = packs.read(path)
         self.check(pack, path)
         return pack
 
     def check(self, pack: packs.Pack, where: str) -> None:
-        """Check that a valid pack belongs to this bank's base.
-
-        Args:
-          pack: the pack.
-          where: its name in error messages, e.g. its path.
+        """Check that a valid pack, named `where` in messages, has this base's architecture, weights and vocabulary.
 
         Raises:
-          errors.UserError: its base has another architecture, other weights or another vocabulary.
+          errors.UserError: it belongs to another base.
         """
         packs.check_architecture(pack, where, self.manifest.architecture, self.base.folder)
         packs.check_base(pack, where, self.manifest.tensors, self.base.folder)
@@ -258,7 +232,7 @@ class Bank:
 
         Args:
           pack: is checked as in `read`.
-          name: letters, digits, `-`, `_` and `.`.
+          name: see `check_name`.
           replace: replace a pack of that name; then the last process wins.
 
         Returns:
@@ -296,13 +270,10 @@ class Bank:
         Args:
           name: of the pack.
           prefix: the path without the endings of the files.
-          overwrite: replace an existing checkpoint.
+          overwrite: replace an existing checkpoint; otherwise that is an error.
 
         Returns:
           The number of variables.
-
-        Raises:
-          errors.UserError: pack or base is damaged, or the checkpoint exists.
         """
         if "://" in prefix:
             raise errors.UserError(f"A checkpoint is exported to a local path, found {prefix}; copy it from there.")
@@ -311,7 +282,8 @@ class Bank:
                 files.check_absent(path)
         pack, base = self.read(name), self.tensors()
         model = parameters.model_shapes(pack.config.bert_config, pack.config.make_head(), pack.config.adapter_config)
-        tensors = {variable: pack.tensors.get(variable, base.get(variable)) for variable in model}
+        values = dict(base, **pack.tensors)
+        tensors = {variable: values[variable] for variable in model}
         tensors["global_step"] = np.array(pack.config.step, np.int64)
         with _user_errors(prefix):
             _write_checkpoint(tensors, os.path.abspath(prefix))
@@ -348,7 +320,7 @@ class Bank:
         """Return what the headers of all packs say."""
         found = []
         for name in self.names():
-            with contextlib.suppress(FileNotFoundError):  # another process has removed it
+            with contextlib.suppress(FileNotFoundError):  # another process may remove it
                 found.append(self._summary(name))
         return found
 
@@ -357,9 +329,9 @@ class Bank:
         size = os.stat(path).st_size
         try:
             config = packs.read_config(path)
-        except errors.UserError as error:
-            os.stat(path)
-            return PackSummary(name, size, problem=str(error))
+        except errors.UserError:
+            os.stat(path)  # fails if another process has removed it
+            return PackSummary(name, size)
         with open(path, "rb") as file:
             header = 8 + int.from_bytes(file.read(8), "little")
         return PackSummary(name, size, (size - header) // np.dtype(np.float32).itemsize, config)

@@ -60,11 +60,14 @@ def bert_shapes(config: modeling.BertConfig) -> Dict[str, Tuple[int, ...]]:
 
 def describe_tokenizer(tokenizer: Tokenizer) -> Dict[str, Any]:
     """Describe what determines the ids of a text, as packs record it: type, case, size and hash of the vocabulary."""
-    is_wordpiece = isinstance(tokenizer, tokenization.FullTokenizer)
+    if isinstance(tokenizer, tokenization.FullTokenizer):
+        kind, do_lower_case = "wordpiece", tokenizer.basic_tokenizer.do_lower_case
+    else:
+        kind, do_lower_case = "sentencepiece", tokenizer.do_lower_case
     pieces = sorted(tokenizer.vocab, key=tokenizer.vocab.__getitem__)
     return {
-        "type": "wordpiece" if is_wordpiece else "sentencepiece",
-        "do_lower_case": (tokenizer.basic_tokenizer if is_wordpiece else tokenizer).do_lower_case,
+        "type": kind,
+        "do_lower_case": do_lower_case,
         "entries": len(pieces),
         "vocabulary": fingerprints.of_text("\n".join(pieces)),
     }
@@ -131,8 +134,9 @@ class Base:
 
     def tokenizer(self, do_lower_case: bool = True) -> Tokenizer:
         """Load the tokenizer; the files of a base do not say whether it lower-cases."""
-        files = (None, self.tokenizer_file) if self.uses_sentencepiece else (self.tokenizer_file, None)
-        return tokenization.create_tokenizer(*files, do_lower_case)
+        if self.uses_sentencepiece:
+            return tokenization.create_tokenizer(None, self.tokenizer_file, do_lower_case)
+        return tokenization.create_tokenizer(self.tokenizer_file, None, do_lower_case)
 
     def describe_tokenizer(self, do_lower_case: bool = True) -> Dict[str, Any]:
         """Describe the tokenizer as packs record it."""

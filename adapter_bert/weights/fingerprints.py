@@ -13,7 +13,7 @@ Digests = Mapping[str, str]
 def of_tensor(tensor: np.ndarray) -> str:
     """Hash the type, shape and values of a tensor."""
     digest = hashlib.sha256(f"{tensor.dtype} {tensor.shape}\n".encode())
-    digest.update(np.ascontiguousarray(tensor))
+    digest.update(np.ascontiguousarray(tensor))  # type: ignore[arg-type]
     return digest.hexdigest()
 
 
@@ -23,7 +23,7 @@ def of_rows(rows: Sequence[np.ndarray]) -> str:
         return of_tensor(np.array(rows))
     digest = hashlib.sha256(f"{rows[0].dtype} {(len(rows), *rows[0].shape)}\n".encode())
     for row in rows:
-        digest.update(np.ascontiguousarray(row))
+        digest.update(np.ascontiguousarray(row))  # type: ignore[arg-type]
     return digest.hexdigest()
 
 

@@ -183,12 +183,8 @@ def _parse_header(path: str, data: bytes) -> Dict[str, Any]:
 def check(pack: Pack, where: str) -> None:
     """Check that the tensors are exactly those that the configuration requires, and finite.
 
-    Args:
-      pack: the pack.
-      where: start of the error message, e.g. `The pack cola.safetensors`.
-
     Raises:
-      errors.UserError: they are not.
+      errors.UserError: they are not. The message starts with `where`, e.g. `The pack cola.safetensors`.
     """
     try:
         pack.config.check()
@@ -217,13 +213,8 @@ def check_architecture(pack: Pack, where: str, architecture: Mapping[str, Any], 
     """Check that a network has the architecture of the pack's base; some differences do not show in the shapes.
 
     Args:
-      pack: the pack.
-      where: its name in error messages, e.g. its path.
-      architecture: of the network, the content of a `bert_config.json`.
-      base: name of the network in error messages.
-
-    Raises:
-      errors.UserError: the network would compute something else from the same weights.
+      pack, where: the pack and its name in error messages, e.g. its path.
+      architecture, base: the network's `bert_config.json` and its name in error messages.
     """
     for key in bases.ARCHITECTURE:
         expected, found = (str(values.get(key)).lower() for values in (pack.config.architecture, architecture))
@@ -235,11 +226,7 @@ def check_architecture(pack: Pack, where: str, architecture: Mapping[str, Any], 
 
 
 def check_adapter(pack: Pack, where: str, adapter: Optional[AdapterConfig]) -> None:
-    """Check that a model has the adapters of the pack; activations do not show in the shapes.
-
-    Raises:
-      errors.UserError: they differ in more than their initialisation.
-    """
+    """Check that a model has the adapters of the pack, except for their initialisation, which no longer matters."""
     if pack.config.adapter is None:
         return
     expected, found = (
@@ -254,20 +241,13 @@ def check_base(pack: Pack, where: str, digests: fingerprints.Digests, base: str)
     """Check that a base has the frozen weights that the pack was trained on.
 
     Args:
-      pack: the pack.
-      where: its name in error messages, e.g. its path.
-      digests: name -> hash of the base's variables.
-      base: name of the base in error messages.
-
-    Raises:
-      errors.UserError: the base has other variables or other values.
+      pack, where: the pack and its name in error messages, e.g. its path.
+      digests, base: name -> hash of the base's variables, and the name of the base in error messages.
     """
     names = pack.config.frozen_names()
     layers, layers_found = pack.config.bert_config.num_hidden_layers, optimization.count_layers(list(digests))
     if names and layers_found != layers:
-        raise errors.UserError(
-            f"The pack {where} belongs to a base with {layers} layers; {base} has {layers_found}."
-        )
+        raise errors.UserError(f"The pack {where} belongs to a base with {layers} layers; {base} has {layers_found}.")
     missing = [name for name in names if name not in digests]
     if missing:
         raise errors.UserError(f"The pack {where} belongs to another base: {base} has no {missing[0]}.")
