@@ -10,7 +10,7 @@ import importlib
 import platform
 import sys
 import types
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -126,7 +126,7 @@ def group_by_window(dataset: tf.data.Dataset, key: Callable, reduce: Callable, s
     return dataset.apply(tf.data.experimental.group_by_window(key, reduce, window_size_func=size))  # 1.15
 
 
-def initializer_op(variable: tf.Variable) -> Optional[tf.Operation]:
+def initializer_op(variable: tf.Variable) -> tf.Operation:
     """Return the operation that assigns a variable's initial value."""
     initializer = variable.initializer
     # In 1.15 it is a tensor if the value comes from a checkpoint.

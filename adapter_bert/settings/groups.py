@@ -29,9 +29,7 @@ class BertSettings(FlagGroup):
 
     bert_config_file: Optional[str] = setting(None, "Architecture of the pre-trained BERT (JSON).", MODEL, kind="file")
     vocab_file: Optional[str] = setting(None, "WordPiece vocabulary of the pre-trained BERT.", MODEL, kind="file")
-    spm_model_file: Optional[str] = setting(
-        None, "SentencePiece model, for a BERT that has one instead of --vocab_file.", MODEL, kind="file"
-    )
+    spm_model_file: Optional[str] = setting(None, "SentencePiece model, instead of --vocab_file.", MODEL, kind="file")
     do_lower_case: bool = setting(True, "Lower-case the input: true for uncased models, false for cased ones.", MODEL)
     init_checkpoint: Optional[str] = setting(
         None,
@@ -68,10 +66,10 @@ class AdapterSettings(FlagGroup):
     tune_top_layers: Optional[int] = setting(
         None, "Encoder layers to train with --tuning_mode=top_layers; if all, embeddings are trained too.", MODEL
     )
-    adapter_size: int = setting(adapter_config.PAPER_SIZE, "Units in the bottleneck of an adapter.", MODEL)
+    adapter_size: int = setting(AdapterConfig.size, "Units in the bottleneck of an adapter.", MODEL)
     adapter_init_scale: float = setting(
-        adapter_config.PAPER_INIT_SCALE,
-        "Standard deviation of the initial adapter weights. Google's adapter-bert uses 1e-3.",
+        AdapterConfig.init_scale,
+        "Standard deviation of initial adapter weights; Google's adapter-bert: 1e-3.",
         TRAINING,
     )
     adapter_activation: str = setting(
