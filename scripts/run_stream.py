@@ -26,10 +26,10 @@ system.configure_tensorflow()
 
 from absl import app, flags
 
-import run_classifier
 from adapter_bert.common import errors, files, logs
 from adapter_bert.experiments import stream
 from adapter_bert.settings import flags as settings_lib
+from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.weights import bases
 from adapter_bert.weights.bank import Bank
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
     """Flags -> stream -> table."""
     if argv[1:]:
         raise errors.UserError(f"Unexpected argument '{argv[1]}': flags are given as --name=value.")
-    common = settings_lib.from_flags(run_classifier.ClassifierSettings, FLAGS)
+    common = settings_lib.from_flags(ClassifierSettings, FLAGS)
     for name in ("init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file", "adapter_pack"):
         if getattr(common, name):
             raise errors.UserError(f"--{name} does not go with a stream: the base is given by --base_dir.")
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
     arrivals = stream.read_tasks(FLAGS.tasks, dataclasses.replace(common, do_train=True, do_eval=True))
     files.make_folder(common.output_dir)
     bank = find_bank(FLAGS.bank, FLAGS.base_dir)
-    learning = stream.Stream(bank, arrivals, common.output_dir, run_classifier.run_task, run_classifier.read_data)
+    learning = stream.Stream(bank, arrivals, common.output_dir)
     table = learning.learn()
     print(stream.format_parameters(learning.count_parameters(list(table))))
     equal, compared = stream.compare(table)
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    settings_lib.define_flags(run_classifier.ClassifierSettings)
+    settings_lib.define_flags(ClassifierSettings)
     flags.DEFINE_string("bank", None, "Folder of the bank, for base and packs; made if it does not exist.")
     flags.DEFINE_string("base_dir", None, "Folder of the base: bert_config.json, vocab.txt, bert_model.ckpt.*")
     flags.DEFINE_string("tasks", None, "Text file with a line of flags for each task.")

@@ -1,110 +1,92 @@
-"""What a run reports: `eval_results.txt` as the original has it, and `results.json` for programs."""
+"""The results of an evaluation: the content of `results.json`, with its reader and its writer."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping, Optional
 
-import tensorflow.compat.v1 as tf
+from adapter_bert.common import errors, files
 
-from adapter_bert.common import files
-from adapter_bert.devices import compat
-from adapter_bert.evaluation.scores import History, Row, Scores
-from adapter_bert.model import parameters
-from adapter_bert.training.run import Run
-from adapter_bert.weights import fingerprints
-
-TEXT_FILE = "eval_results.txt"
-JSON_FILE = "results.json"
-FILES = (TEXT_FILE, JSON_FILE)
+_REQUIRED = ("task", "primary_metric", "metrics", "loss", "collapsed")
 
 
-def training_summary(run: Run) -> Dict[str, Any]:
-    """How the training went: time, speed, every evaluation. Empty times where another folder's run is evaluated."""
-    history = History(run.settings.output_dir)
-    return {
-        "seconds": history.seconds,
-        "steps_computed": history.steps,
-        "examples_per_second": round(history.examples / history.seconds, 3) if history.seconds else None,
-        "evaluations": history.evaluations,
-    }
+@dataclasses.dataclass(frozen=True)
+class EvalResults:
+    """Everything about an evaluation; the fields are the keys of `results.json`.
 
-
-def describe(run: Run, task_name: str, scores: Scores, majority: Mapping[str, float], data: Mapping[str, Any]) -> dict:
-    """Everything about an evaluation that a later reader may ask for.
-
-    Args:
-      run: the run.
-      task_name: name of the task.
-      scores: of the dev split.
-      majority: what predicting always the same would score.
-      data: fingerprints and sizes of the splits.
+    Attributes:
+      task: name of the task.
+      primary_metric: the metric that selects the best weights.
+      metrics: scores of the dev split by metric, the primary one first. None where a score is not finite.
+      details: further scores, e.g. of the questions that have an answer.
+      loss: mean loss of the dev split.
+      majority: scores of always predicting the same.
+      collapsed: whether all predictions are the same although the labels differ.
+      step: training step of the weights.
+      seed: seed of the training.
+      parameters: number of parameters, `total` and `trained`.
+      training: times and evaluations of the training, see `History.summary`.
+      fingerprints: hashes of base, frozen weights, training data, pack and predictions.
+      data: size and fingerprint of each split.
+      versions: versions of the software.
+      settings: settings of the training.
+      command: settings of the command that evaluated.
     """
-    return {
-        "task": task_name,
-        "primary_metric": next(iter(scores.metrics)),
-        "metrics": dict(scores.metrics),
-        **({"details": dict(scores.details)} if scores.details else {}),
-        "loss": scores.loss,
-        "majority": dict(majority),
-        "collapsed": scores.collapsed,
-        "step": run.step(),
-        "seed": run.seed,
-        "parameters": {
-            "total": parameters.count(run.shapes),
-            "trained": parameters.count(run.shapes, run.trained),
-        },
-        "training": training_summary(run),
-        "fingerprints": {
-            "base": run.record.facts.get("base"),
-            "frozen": run.frozen_fingerprint(),
-            "train_data": run.record.facts.get("train_data"),
-            "pack": run.pack_fingerprint(),
-        },
-        "data": dict(data),
-        "versions": compat.versions(),
-        "settings": run.record.training_settings(),
-        "command": dataclasses.asdict(run.settings),
-    }
 
+    task: str
+    primary_metric: str
+    metrics: Mapping[str, Any]
+    details: Mapping[str, Any]
+    loss: Optional[float]
+    majority: Mapping[str, Any]
+    collapsed: bool
+    step: int
+    seed: Optional[int]
+    parameters: Mapping[str, int]
+    training: Mapping[str, Any]
+    fingerprints: Mapping[str, Optional[str]]
+    data: Mapping[str, Mapping[str, Any]]
+    versions: Mapping[str, str]
+    settings: Mapping[str, Any]
+    command: Mapping[str, Any]
 
-def as_text(scores: Scores, majority: Mapping[str, float], step: int) -> str:
-    """The lines of `eval_results.txt`: `key = value`, sorted, the original's keys among them."""
-    values: Dict[str, Any] = {f"eval_{name}": value for name, value in {**scores.details, **scores.metrics}.items()}
-    # `loss` stands beside `eval_loss` in the original's file.
-    values.update(eval_loss=scores.loss, loss=scores.loss, global_step=step)
-    values.update({f"majority_{name}": value for name, value in majority.items()})
-    return "".join(f"{key} = {values[key]}\n" for key in sorted(values))
+    @property
+    def primary(self) -> Any:
+        """The score that selects the best weights."""
+        return self.metrics[self.primary_metric]
 
+    @classmethod
+    def read(cls, path: str) -> EvalResults:
+        """Read `results.json`; files of earlier versions may lack keys or have further ones.
 
-def report(
-    run: Run,
-    task_name: str,
-    scores: Scores,
-    majority: Mapping[str, float],
-    data: Mapping[str, Any],
-    rows: Sequence[Row],
-) -> None:
-    """Tells what an evaluation came to: in the log, in both files, and in the run's pack.
+        Raises:
+          errors.UserError: the file cannot be read, is damaged or contains something else.
+        """
+        content = files.read_json_object(path)
+        missing = [name for name in _REQUIRED if name not in content]
+        if missing or not isinstance(content["metrics"], dict) or content["primary_metric"] not in content["metrics"]:
+            raise errors.UserError(
+                "{} does not contain the results of an evaluation: expected the keys {}, and the primary metric among "
+                "the metrics.".format(path, ", ".join(_REQUIRED))
+            )
+        defaults: Dict[str, Any] = {"step": 0, "seed": None}
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: content.get(name, defaults.get(name, {})) for name in names})
 
-    Args:
-      run, task_name, scores, majority, data: see `describe`.
-      rows: the predictions; a hash of their logits tells whether another run has come to the same.
-    """
-    folder, text = run.settings.output_dir, as_text(scores, majority, run.step())
-    tf.logging.info("***** Eval results *****")
-    for line in text.splitlines():
-        tf.logging.info("  %s", line)
-    if scores.collapsed:
-        advice = "The run has learnt nothing: try a lower --learning_rate, smaller batches or more epochs."
-        if not run.settings.do_train:
-            advice = "Are these weights for this task?"
-        if not run.step():
-            advice = "The weights are untrained: add --do_train=true, or name the --output_dir of a training."
-        tf.logging.warning("***** Collapsed: all predictions are the same. %s *****", advice)
-    run.note_scores(scores)
-    content = describe(run, task_name, scores, majority, data)
-    content["fingerprints"]["predictions"] = fingerprints.of_rows([row["logits"] for row in rows])
-    files.write_text(os.path.join(folder, TEXT_FILE), text)
-    files.write_json(os.path.join(folder, JSON_FILE), content)
+    def write(self, path: str) -> None:
+        """Write `results.json`."""
+        files.write_json(path, self.as_dict())
+
+    def as_dict(self) -> Dict[str, Any]:
+        """Return the content of `results.json`."""
+        # Not dataclasses.asdict, which would copy the whole history.
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if name != "details" or value}
+
+    def as_text(self) -> str:
+        """Return the lines of `eval_results.txt`: `key = value`, sorted, including the original's keys."""
+        values: Dict[str, Any] = {f"eval_{name}": value for name, value in {**self.details, **self.metrics}.items()}
+        # The original writes `loss` as well as `eval_loss`.
+        values.update(eval_loss=self.loss, loss=self.loss, global_step=self.step)
+        values.update({f"majority_{name}": value for name, value in self.majority.items()})
+        return "".join(f"{key} = {values[key]}\n" for key in sorted(values))

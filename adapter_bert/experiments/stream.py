@@ -15,12 +15,13 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 from adapter_bert.common import errors, files
-from adapter_bert.evaluation.results import JSON_FILE
 from adapter_bert.model import parameters
 from adapter_bert.settings import flags as settings_flags
 from adapter_bert.settings.groups import Settings
-from adapter_bert.weights import packs, record
+from adapter_bert.training import classification
+from adapter_bert.weights import packs
 from adapter_bert.weights.bank import Bank, check_name
+from adapter_bert.weights.run_folder import RunFolder
 
 REPORT_FILE = "stream.json"
 
@@ -137,27 +138,23 @@ class Stream:
       bank: with the base.
       arrivals: the tasks.
       output_dir: for the runs; a stream that was interrupted goes on there.
-      run: does what settings ask for, e.g. `run_classifier.run_task`.
-      check: fails where a task's data cannot be read, e.g. `run_classifier.read_data`.
     """
 
     bank: Bank
     arrivals: Sequence[Arrival]
     output_dir: str
-    run: Callable[[Any], None]
-    check: Callable[[Any], object] = lambda settings: None
 
     def check_all(self) -> None:
         """Finds before the first training what would go wrong in a later one."""
         for arrival in self.arrivals:
             folder = self._run_folder(arrival)
-            if arrival.name in self.bank.names() and not record.holds_run(folder):
+            if arrival.name in self.bank.names() and not RunFolder(folder).holds_run():
                 raise errors.UserError(
                     f"The bank {self.bank.folder} holds a pack '{arrival.name}' that is not of this stream: remove it, "
                     "or use another --bank."
                 )
             try:
-                self.check(self._settings(arrival, folder, do_train=True))
+                classification.load_data(self._settings(arrival, folder, do_train=True))
             except errors.UserError as error:
                 raise errors.UserError(f"The task '{arrival.name}': {error}") from None
 
@@ -179,7 +176,7 @@ class Stream:
 
     def _train(self, arrival: Arrival) -> None:
         folder = self._run_folder(arrival)
-        self.run(self._settings(arrival, folder, do_train=True))
+        classification.run(self._settings(arrival, folder, do_train=True))
         pack = packs.read(packs.find(folder))
         if arrival.name not in self.bank.names():
             self.bank.add(pack, arrival.name)
@@ -195,14 +192,13 @@ class Stream:
     def _evaluate(self, known: Arrival, after: str) -> Entry:
         """Scores a pack as it lies in the bank, in a folder of its own."""
         folder = os.path.join(self.output_dir, "after", after, known.name)
-        self.run(self._settings(known, folder, adapter_pack=self.bank.path(known.name)))
-        results = files.read_json_object(os.path.join(folder, JSON_FILE))
+        results = classification.run(self._settings(known, folder, adapter_pack=self.bank.path(known.name)))
         return Entry(
-            results["primary_metric"],
-            results["metrics"],
-            results["loss"],
-            results["fingerprints"]["predictions"],
-            results["collapsed"],
+            results.primary_metric,
+            results.metrics,
+            results.loss,
+            results.fingerprints["predictions"],
+            results.collapsed,
         )
 
     def _settings(self, arrival: Arrival, folder: str, **changes: Any) -> Settings:

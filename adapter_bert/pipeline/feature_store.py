@@ -154,15 +154,3 @@ def _find(stem: str) -> Optional[List[str]]:
 def _build(records: Iterator[bytes], stem: str) -> List[str]:
     tf.logging.info("Building features: %s-*.tf_record", stem)
     return tfrecords.write_shards(records, stem)
-
-
-def feature_files(folder, name, examples, label_list, max_seq_length, tokenizer, tokenizer_key, pad_to=1):
-    """Temporary: until the callers use FeatureStore."""
-    return FeatureStore([folder], tokenizer, tokenizer_key).example_files(
-        name, examples, label_list, max_seq_length, pad_to
-    )
-
-
-def span_files(folder, name, dataset, lengths, tokenizer, tokenizer_key, pad_to=1):
-    """Temporary: until the callers use FeatureStore."""
-    return FeatureStore([folder], tokenizer, tokenizer_key).span_files(name, dataset, lengths, pad_to)

@@ -23,11 +23,14 @@ import tokenization
 from adapter_bert.common import errors, files, parallel
 from adapter_bert.common.text import first_names
 from adapter_bert.devices import estimators
-from adapter_bert.model import fused_ops, parameters
+from adapter_bert.model import fused_ops
+from adapter_bert.model.spec import ModelSpec
 from adapter_bert.pipeline.features import Encoder
 from adapter_bert.tasks.task import InputExample
-from adapter_bert.training.model_fn import WeightAssigner
-from adapter_bert.weights import bases, checkpoints, loading, packs, record
+from adapter_bert.weights import bases, checkpoints, loading, packs
+from adapter_bert.weights.assigner import WeightAssigner
+from adapter_bert.weights.loading import WeightRequest
+from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
 
 Text = Union[str, Tuple[str, str]]
 
@@ -89,7 +92,7 @@ class Predictor:
             self.config = source.pack.config
             self.max_seq_length = self.config.max_seq_length if max_seq_length is None else max_seq_length
             _check_length(self.max_seq_length, self.config)
-            tokenizer = _load_tokenizer(source.pack, path, vocab_file, spm_model_file, source.parts[0].path)
+            tokenizer = _load_tokenizer(source.pack, path, vocab_file, spm_model_file, source.files[0].path)
         self._encoder = Encoder((), self.max_seq_length, tokenizer)
         self._is_regression = self.config.head == "regression"
         self._threads = threads or parallel.num_cores()
@@ -110,10 +113,10 @@ class Predictor:
         """
         if "init_checkpoint" not in changes:
             with files.user_errors():
-                changes["init_checkpoint"] = record.read(output_dir).get("init_checkpoint")
+                changes["init_checkpoint"] = RunFolder(output_dir).read_settings().get("init_checkpoint")
         if not changes["init_checkpoint"]:
             raise errors.UserError(
-                f"{output_dir} holds no {record.SETTINGS_FILE} that names the base of a run: give init_checkpoint, the "
+                f"{output_dir} holds no {SETTINGS_FILE} that names the base of a run: give init_checkpoint, the "
                 "base, as well."
             )
         return cls(adapter_pack=output_dir, **changes)
@@ -205,7 +208,7 @@ def _padded(encoded: Sequence[Tuple[List[int], List[int]]]) -> Tuple[np.ndarray,
     return tuple(arrays)
 
 
-def _choose(init_checkpoint: str, pack: str, bert_config_file: Optional[str]) -> Tuple[loading.Source, Any]:
+def _choose(init_checkpoint: str, pack: str, bert_config_file: Optional[str]) -> Tuple[loading.Weights, Any]:
     """Where the weights come from, all of them read and compared with their fingerprints; and the head."""
     described = packs.read_config(pack)
     if described.head == "span":
@@ -216,8 +219,8 @@ def _choose(init_checkpoint: str, pack: str, bert_config_file: Optional[str]) ->
     config, head = described.bert_config, described.make_head()
     if bert_config_file:
         config = modeling.BertConfig.from_json_file(bert_config_file)
-    shapes = parameters.model_shapes(config, head, described.adapter_config)
-    return loading.choose_source(shapes, init_checkpoint, False, pack, head.kind, config), head
+    spec = ModelSpec(config, head, described.adapter_config, described.tuning_mode, described.tune_top_layers)
+    return loading.resolve(spec, WeightRequest(init_checkpoint, pack), loading.EVALUATE), head
 
 
 def _check_length(max_seq_length: int, config: packs.PackConfig) -> None:
@@ -260,7 +263,7 @@ def _tokenizer_beside(checkpoint: str, kind: str) -> Tuple[Optional[str], Option
     return (path, None) if kind == "wordpiece" else (None, path)
 
 
-def _build(source: loading.Source, head: Any) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
+def _build(source: loading.Weights, head: Any) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
     """A session with the weights, and the function of (ids, mask, segments) -> probabilities, or numbers."""
     config = source.pack.config
     with tf.Graph().as_default() as graph:
@@ -275,10 +278,10 @@ def _build(source: loading.Source, head: Any) -> Tuple[tf.Session, Callable[...,
                 config.bert_config, False, *inputs, scope="bert", adapter_fn=config.adapter_config
             )
             output = head.build(model, labels, is_training=False)
-        values = WeightAssigner(source.parts)
-        values.scaffold()
+        values = WeightAssigner(source.assignments)
+        values.replace_initializers()
         graph.finalize()
         session = tf.Session(graph=graph, config=estimators.serving_config())
-        values.load(session, but=())
+        values.load(session)
         wanted = output.logits if output.probabilities is None else output.probabilities
         return session, session.make_callable(wanted, inputs)

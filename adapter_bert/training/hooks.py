@@ -15,7 +15,9 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from adapter_bert.common.progress import format_seconds
 from adapter_bert.common.signals import StopRequest
-from adapter_bert.evaluation.scores import Evaluator, History, Row, predicted_rows
+from adapter_bert.evaluation.history import History
+from adapter_bert.evaluation.scores import Row, predicted_rows
+from adapter_bert.training.evaluator import Evaluator
 from adapter_bert.training.model_fn import TrainingTensors
 from adapter_bert.weights import checkpoints
 

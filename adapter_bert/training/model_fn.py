@@ -1,23 +1,27 @@
-"""The one `model_fn`: BERT, a head, an optimizer, for every entry point and notebook."""
+"""The one `model_fn`: BERT, a head and an optimizer, for every entry point and for notebooks."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
 import modeling
 import optimization
-from adapter_bert.devices import compat, estimators
-from adapter_bert.model import accumulation, batch_splitting, fused_ops, parameters
+from adapter_bert.devices import estimators
+from adapter_bert.devices.device import Device
+from adapter_bert.model import accumulation, batch_splitting, fused_ops
 from adapter_bert.model.heads import Head, HeadOutput
+from adapter_bert.model.spec import ModelSpec
 from adapter_bert.weights import checkpoints, loading, packs
-from adapter_bert.weights.loading import Part, Source
+from adapter_bert.weights.assigner import WeightAssigner
+from adapter_bert.weights.loading import Assignment, WeightRequest, Weights
 
 Features = Mapping[str, tf.Tensor]
+CPU_OR_GPU = Device()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +29,9 @@ class Schedule:
     """How long and how fast to train.
 
     Attributes:
-      learning_rate: the peak.
-      num_train_steps: steps in all.
-      num_warmup_steps: steps of linear warm-up.
+      learning_rate: the peak learning rate.
+      num_train_steps: number of steps.
+      num_warmup_steps: number of steps in which the learning rate rises linearly.
     """
 
     learning_rate: float
@@ -37,182 +41,179 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingTensors:
-    """What hooks of a training may look at.
+    """The tensors and operations that hooks use.
 
     Attributes:
       loss: scalar.
-      learning_rate: scalar, of the step.
-      width: scalar, tokens of a sequence of the step's batch, with padding.
-      dev_start: the operation that goes to the start of the dev set; None where there is none.
-      dev_batch: the head's predictions for the next batch of it, by the weights of the moment.
-      saver: of the training's checkpoints.
+      learning_rate: scalar, of this step.
+      width: scalar, number of tokens of a sequence in this batch, including padding.
+      saver: saves checkpoints.
+      dev_start: operation that returns to the start of the dev set; None if there is no dev set.
+      dev_batch: predictions for the next batch of the dev set with the current weights.
     """
 
     loss: tf.Tensor
     learning_rate: tf.Tensor
     width: tf.Tensor
+    saver: Optional[tf.train.Saver] = None
     dev_start: Optional[tf.Operation] = None
     dev_batch: Optional[Features] = None
-    saver: Optional[tf.train.Saver] = None
 
 
-class WeightAssigner:
-    """Gives the variables of the default graph their initial values, when a session begins."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        """Takes files and what comes from them."""
-        self._parts = parts
-        self._variables = {optimization.variable_name(variable): variable for variable in tf.trainable_variables()}
-
-    def scaffold(self, saver: Optional[tf.train.Saver] = None) -> tf.train.Scaffold:
-        """The estimator's way to begin: from these values, unless the saver finds a checkpoint."""
-        for part in self._parts:
-            if part.values is None:
-                tf.train.init_from_checkpoint(part.path, {name: name for name in part.names})
-        return tf.train.Scaffold(saver=saver, init_fn=lambda scaffold, session: self._feed(session, ()))
-
-    def load(self, session: tf.Session, but: Collection[str]) -> None:
-        """Loads the values of all variables but some, outside of the estimator's own initialisation."""
-        names = [name for part in self._parts if part.values is None for name in part.names if name not in but]
-        session.run([self._variables[name].initializer for name in names])
-        self._feed(session, but)
-
-    def _feed(self, session: tf.Session, but: Collection[str]) -> None:
-        """Loads what comes from packs. One by one: they need not fit into one message."""
-        for part in self._parts:
-            for name, value in (part.values or {}).items():
-                if name not in but:
-                    initializer = compat.initializer_op(self._variables[name])
-                    session.run(initializer, {initializer.inputs[1]: value})
+def _no_hooks(tensors: TrainingTensors) -> List[tf.train.SessionRunHook]:
+    return []
 
 
-def _by_name(init_checkpoint: Optional[str]) -> List[Part]:
-    """A checkpoint as the source of all variables of the default graph that have a name in it."""
-    if not init_checkpoint:
-        return []
-    names = modeling.get_assignment_map_from_checkpoint(tf.trainable_variables(), init_checkpoint)[0]
-    return [Part(init_checkpoint, tuple(names))]
+@dataclasses.dataclass(frozen=True)
+class TrainingPlan:
+    """How a model is trained.
 
-
-def build_model_fn(
-    config: modeling.BertConfig,
-    head: Head,
-    adapter_fn: adapter_layers.AdapterFn,
-    init_checkpoint: Optional[str],
-    schedule: Optional[Schedule],
-    tuning_mode: str = "adapter",
-    top_layers: Optional[int] = None,
-    use_tpu: bool = False,
-    use_one_hot_embeddings: bool = False,
-    source: Optional[Source] = None,
-    checkpoint_kind: Optional[str] = None,
-    training_hooks: Callable[[TrainingTensors], List[tf.train.SessionRunHook]] = lambda tensors: [],
-    dev_data: Optional[Callable[[], tf.data.Dataset]] = None,
-    gradient_checkpointing: bool = False,
-    accumulation_steps: int = 1,
-    use_xla: Optional[bool] = None,
-) -> Callable:
-    """Makes the `model_fn` of a TPUEstimator.
-
-    Args:
-      config: BERT's architecture.
-      head: see `model.heads`.
-      adapter_fn: see `adapter_layers.get_adapter`.
-      init_checkpoint: prefix of the checkpoint with initial values; None for random ones.
-      schedule: needed for training only.
-      tuning_mode: what trains, see `optimization.trainable_names`.
-      top_layers: how many layers, in mode `top_layers`.
-      use_tpu: whether the model runs on a TPU.
-      use_one_hot_embeddings: look words up by a matrix product.
-      source: where initial values come from, in place of `init_checkpoint`.
-      checkpoint_kind: what a training's checkpoints hold: `whole`, every variable, or `trained`, see
-        `checkpoints.RunSaver`. None leaves them to the estimator.
-      training_hooks: makes the hooks of a training; not used on a TPU.
-      dev_data: makes the batches of a dev set that a hook scores on the graph of the training; not used on a TPU.
+    Attributes:
+      schedule: steps and learning rate.
+      make_hooks: creates the hooks; not called on a TPU.
+      dev_data: creates the batches of a dev set that a hook evaluates in the training graph; not called on a TPU.
+      checkpoint_kind: `whole`: checkpoints contain every variable; `trained`: see `checkpoints.RunSaver`; None: the
+        estimator saves them.
       gradient_checkpointing: see `modeling.BertModel`.
-      accumulation_steps: parts in which a training batch is worked out, see `accumulation.accumulate`.
-      use_xla: see `fused_ops.compiling`; on a TPU everything is compiled anyway.
+      accumulation_steps: number of parts in which a batch is computed, see `accumulation.accumulate`.
+      use_xla: see `fused_ops.compiling`; a TPU compiles everything anyway.
     """
 
-    # A TPU's cores divide batches themselves, and a GPU is fastest on whole ones.
-    divided = not use_tpu and not compat.has_gpu()
+    schedule: Schedule
+    make_hooks: Callable[[TrainingTensors], List[tf.train.SessionRunHook]] = _no_hooks
+    dev_data: Optional[Callable[[], tf.data.Dataset]] = None
+    checkpoint_kind: Optional[str] = None
+    gradient_checkpointing: bool = False
+    accumulation_steps: int = 1
+    use_xla: Optional[bool] = None
 
-    def network(features: Features, is_training: bool) -> HeadOutput:
+
+class ModelFn:
+    """The `model_fn` of a TPUEstimator."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Optional[Weights] = None,
+        plan: Optional[TrainingPlan] = None,
+        device: Device = CPU_OR_GPU,
+        init_checkpoint: Optional[str] = None,
+    ) -> None:
+        """Create a `model_fn`.
+
+        Args:
+          spec: the model.
+          weights: initial values; None for random ones.
+          plan: needed for training only.
+          device: where the model runs.
+          init_checkpoint: if `weights` is None: provides all variables that it has by name.
+        """
+        self.spec = spec
+        self._weights = weights
+        self._plan = plan
+        self._device = device
+        self._init_checkpoint = init_checkpoint
+
+    def __call__(self, features: Features, labels: Any, mode: str, params: Any) -> estimators.TPUEstimatorSpec:
+        """Build the graph; labels are in `features`."""
+        if mode == estimators.ModeKeys.TRAIN:
+            return self._training_spec(features)
+        with fused_ops.compiling(False):
+            output = self.forward(features, is_training=False)
+        scaffold_fn = self._make_assigner().scaffold
+        if mode == estimators.ModeKeys.EVAL:
+            metrics = self.spec.head.eval_metrics(output, features)
+            return estimators.TPUEstimatorSpec(mode, loss=output.loss, eval_metrics=metrics, scaffold_fn=scaffold_fn)
+        predictions = self.spec.head.predictions(output, features)
+        return estimators.TPUEstimatorSpec(mode, predictions=predictions, scaffold_fn=scaffold_fn)
+
+    def forward(self, features: Features, is_training: bool) -> HeadOutput:
+        """Build the network for a batch."""
+        build = functools.partial(self._network, is_training=is_training)
+        return batch_splitting.run_in_two(build, features) if self._device.splits_batches else build(features)
+
+    def _network(self, features: Features, is_training: bool) -> HeadOutput:
         model = modeling.BertModel(
-            config,
+            self.spec.config,
             is_training,
             features["input_ids"],
             features["input_mask"],
             features["segment_ids"],
-            use_one_hot_embeddings,
+            self.spec.use_one_hot_embeddings,
             scope="bert",
-            adapter_fn=adapter_fn,
-            gradient_checkpointing=gradient_checkpointing and is_training,
+            adapter_fn=self.spec.adapter,
+            gradient_checkpointing=is_training and self._plan.gradient_checkpointing,
         )
-        return head.build(model, features, is_training)
+        return self.spec.head.build(model, features, is_training)
 
-    def forward(features: Features, is_training: bool) -> HeadOutput:
-        build = functools.partial(network, is_training=is_training)
-        return batch_splitting.run_in_two(build, features) if divided else build(features)
+    def _training_spec(self, features: Features) -> estimators.TPUEstimatorSpec:
+        with fused_ops.compiling(fused_ops.WHOLE_GRAPH if self._device.compiles_whole_graph else self._plan.use_xla):
+            loss, train_op = self.train_step(features)
+        assigner = self._make_assigner()
+        if not self._device.supports_hooks:
+            # A saver cannot be created here, inside the replicated step.
+            return estimators.TPUEstimatorSpec(
+                estimators.ModeKeys.TRAIN,
+                loss=loss,
+                train_op=train_op,
+                scaffold_fn=lambda: assigner.scaffold(self.make_saver(assigner)),
+            )
+        saver = self.make_saver(assigner)
+        return estimators.TPUEstimatorSpec(
+            estimators.ModeKeys.TRAIN,
+            loss=loss,
+            train_op=train_op,
+            scaffold_fn=lambda: assigner.scaffold(saver),
+            training_hooks=self._plan.make_hooks(self.training_tensors(features, loss, saver)),
+        )
 
-    def train(features: Features) -> Tuple[tf.Tensor, tf.Operation]:
-        loss, grads, variables = accumulation.accumulate(
-            lambda part: forward(part, is_training=True).loss,
+    def train_step(self, features: Features) -> Tuple[tf.Tensor, tf.Operation]:
+        """Build the loss and the operation that updates the weights."""
+        loss, gradients, variables = accumulation.accumulate(
+            lambda part: self.forward(part, is_training=True).loss,
             features,
-            accumulation_steps,
-            lambda: optimization.trainable_variables(tuning_mode, top_layers),
+            self._plan.accumulation_steps,
+            self._trained_variables,
         )
+        schedule = self._plan.schedule
         steps, warmup = schedule.num_train_steps, schedule.num_warmup_steps
-        return loss, optimization.train_step(grads, variables, schedule.learning_rate, steps, warmup, use_tpu)
+        rate, use_tpu = schedule.learning_rate, self._device.use_tpu
+        return loss, optimization.train_step(gradients, variables, rate, steps, warmup, use_tpu)
 
-    def watched(features: Features, loss: tf.Tensor, saver: tf.train.Saver) -> TrainingTensors:
+    def _trained_variables(self) -> List[tf.Variable]:
+        return optimization.trainable_variables(self.spec.tuning_mode, self.spec.top_layers)
+
+    def training_tensors(self, features: Features, loss: tf.Tensor, saver: Optional[tf.train.Saver]) -> TrainingTensors:
+        """Build what hooks use; with dev data, also the network that evaluates it."""
         rate = tf.get_collection(optimization.LEARNING_RATE)[-1]
         width = tf.shape(features["input_ids"])[1]
         tf.summary.scalar("learning_rate", rate)
-        if dev_data is None:
-            return TrainingTensors(loss, rate, width, saver=saver)
-        batches = tf.data.make_initializable_iterator(dev_data())
-        features = batches.get_next()
+        if self._plan.dev_data is None:
+            return TrainingTensors(loss, rate, width, saver)
+        batches = tf.data.make_initializable_iterator(self._plan.dev_data())
+        dev_features = batches.get_next()
         with tf.variable_scope(tf.get_variable_scope(), reuse=True), fused_ops.compiling(False):
-            output = forward(features, is_training=False)
-        return TrainingTensors(loss, rate, width, batches.initializer, head.predictions(output, features), saver)
+            output = self.forward(dev_features, is_training=False)
+        predictions = self.spec.head.predictions(output, dev_features)
+        return TrainingTensors(loss, rate, width, saver, batches.initializer, predictions)
 
-    def initial_values() -> WeightAssigner:
-        return WeightAssigner(source.parts if source else _by_name(init_checkpoint))
-
-    def make_saver(values: WeightAssigner) -> Optional[tf.train.Saver]:
-        if checkpoint_kind is None:
+    def make_saver(self, assigner: WeightAssigner) -> Optional[tf.train.Saver]:
+        """Create the saver of the plan's checkpoints; None leaves them to the estimator."""
+        if self._plan.checkpoint_kind is None:
             return None
-        if checkpoint_kind == "whole":
+        if self._plan.checkpoint_kind == "whole":
             return tf.train.Saver(max_to_keep=checkpoints.KEPT, save_relative_paths=True)
-        trained = optimization.trainable_variables(tuning_mode, top_layers)
+        trained = self._trained_variables()
         names = {optimization.variable_name(variable) for variable in trained}
-        return checkpoints.RunSaver(trained, lambda session: values.load(session, but=names))
+        return checkpoints.RunSaver(trained, lambda session: assigner.load(session, skip=names))
 
-    def model_fn(features: Features, labels: Any, mode: str, params: Mapping[str, Any]):
-        del labels, params  # they are in `features`; the estimator wants the arguments
-        spec: Dict[str, Any] = {"mode": mode}
-        if mode == estimators.ModeKeys.TRAIN:
-            with fused_ops.compiling(fused_ops.WHOLE_GRAPH if use_tpu else use_xla):
-                spec["loss"], spec["train_op"] = train(features)
-            values = initial_values()
-            # On a TPU this is inside of the replicated step, where a saver cannot be built.
-            saver = None if use_tpu else make_saver(values)
-            spec["scaffold_fn"] = lambda: values.scaffold(saver or make_saver(values))
-            spec["training_hooks"] = [] if use_tpu else training_hooks(watched(features, spec["loss"], saver))
-            return estimators.TPUEstimatorSpec(**spec)
-        with fused_ops.compiling(False):
-            output = forward(features, is_training=False)
-        values = initial_values()
-        spec["scaffold_fn"] = values.scaffold
-        if mode == estimators.ModeKeys.EVAL:
-            spec["loss"] = output.loss
-            spec["eval_metrics"] = head.eval_metrics(output, features)
-        else:
-            spec["predictions"] = head.predictions(output, features)
-        return estimators.TPUEstimatorSpec(**spec)
-
-    return model_fn
+    def _make_assigner(self) -> WeightAssigner:
+        if self._weights is not None:
+            return WeightAssigner(self._weights.assignments)
+        if not self._init_checkpoint:
+            return WeightAssigner([])
+        names = modeling.get_assignment_map_from_checkpoint(tf.trainable_variables(), self._init_checkpoint)[0]
+        return WeightAssigner([Assignment(self._init_checkpoint, tuple(names))])
 
 
 def notebook_model_fn(
@@ -228,24 +229,18 @@ def notebook_model_fn(
     tuning_mode: str = "adapter",
     top_layers: Optional[int] = None,
     adapter_pack: Optional[str] = None,
-) -> Callable:
-    """The same by the arguments of the original scripts, then ours; `adapter_pack` goes on top of `init_checkpoint`."""
-    source = None
+) -> ModelFn:
+    """Create a `model_fn` from the arguments of the original scripts, then ours.
+
+    Args:
+      adapter_pack: a pack to place on `init_checkpoint`.
+    """
+    spec = ModelSpec(bert_config, head, adapter_fn, tuning_mode, top_layers, use_one_hot_embeddings)
+    weights = None
     if adapter_pack:
-        shapes = parameters.model_shapes(bert_config, head, adapter_fn)
-        source = loading.choose_source(shapes, init_checkpoint, True, adapter_pack, head.kind, bert_config)
+        weights = loading.resolve(spec, WeightRequest(init_checkpoint, adapter_pack), loading.TRAIN)
         adapter = adapter_layers.get_adapter(adapter_fn)
         is_known = isinstance(adapter, adapter_layers.AdapterConfig)
-        packs.check_adapter(source.pack, adapter_pack, adapter if is_known else None)
-    return build_model_fn(
-        bert_config,
-        head,
-        adapter_fn,
-        init_checkpoint,
-        Schedule(learning_rate, num_train_steps, num_warmup_steps),
-        tuning_mode,
-        top_layers,
-        use_tpu,
-        use_one_hot_embeddings,
-        source,
-    )
+        packs.check_adapter(weights.pack, adapter_pack, adapter if is_known else None)
+    plan = TrainingPlan(Schedule(learning_rate, num_train_steps, num_warmup_steps))
+    return ModelFn(spec, weights, plan, Device(use_tpu=use_tpu), init_checkpoint)

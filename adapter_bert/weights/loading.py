@@ -1,14 +1,13 @@
-"""Which variables come from which file, decided and checked before anything is built or written.
+"""Decide which file provides which variable, and check all files, before anything is built or written.
 
-Weights come in layers: a checkpoint of BERT at the bottom, and on top of it a pack or the small checkpoint of a run,
-which hold what a task has trained. What a higher layer holds counts.
+Weights come in layers: a checkpoint of BERT at the bottom, and above it a pack or the small checkpoint of a run, which
+contain what a task has trained. A variable comes from the highest file that contains it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -17,49 +16,62 @@ import modeling
 import optimization
 from adapter_bert.common import errors
 from adapter_bert.model import parameters
-from adapter_bert.weights import checkpoints, fingerprints, packs, record
+from adapter_bert.model.spec import ModelSpec
+from adapter_bert.weights import checkpoints, fingerprints, packs
+from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
 
 EMBEDDINGS = "bert/embeddings/word_embeddings"
 
+# Why weights are resolved.
+TRAIN = "train"  # to start a training, or to continue the one in the output folder
+EVALUATE = "evaluate"  # to use the weights that the user names, or those in the output folder
+USE_TRAINED = "use trained"  # to use the weights of the training that has just ended in the output folder
+
 
 @dataclasses.dataclass(frozen=True)
-class Layer:
-    """One file with weights.
+class WeightFile:
+    """A file with weights.
 
     Attributes:
-      path: the prefix of a checkpoint, or a pack.
-      shapes: what it holds.
-      pack: its content, where it is a pack.
-      frozen: the fingerprint of what it was trained on, where that is noted beside a checkpoint. A pack has its own.
+      path: prefix of a checkpoint, or path of a pack.
+      shapes: shapes of its variables.
+      pack: its content, if it is a pack.
+      frozen: fingerprint of the weights that a run's checkpoint was trained on, if recorded. A pack contains its own.
     """
 
     path: str
     shapes: parameters.Shapes
     pack: Optional[packs.Pack] = None
     frozen: Optional[str] = None
+    _digests: Dict[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{'pack' if self.pack else 'checkpoint'} {self.path}"
 
     @property
-    def kind(self) -> str:
-        """What to call it."""
-        return "pack" if self.pack else "checkpoint"
+    def is_whole(self) -> bool:
+        """Whether it contains a whole BERT."""
+        return EMBEDDINGS in self.shapes
 
     def digests(self, names: Sequence[str]) -> Dict[str, str]:
-        """Hashes of these variables, all of which are read for it."""
-        each = checkpoints.each_tensor(self.path, names)
+        """Return hashes of these variables; each is read and hashed once."""
+        unread = [name for name in names if name not in self._digests]
+        tensors = checkpoints.each_tensor(self.path, unread)
         if self.pack:
-            each = ((name, self.pack.tensors[name]) for name in names)
-        return {name: fingerprints.of_tensor(tensor) for name, tensor in each}
+            tensors = ((name, self.pack.tensors[name]) for name in unread)
+        self._digests.update((name, fingerprints.of_tensor(tensor)) for name, tensor in tensors)
+        return {name: self._digests[name] for name in names}
 
     def step(self) -> int:
-        """The training step that it was written at; 0 where it does not say."""
+        """Return the training step it was written at; 0 if unknown."""
         return self.pack.config.step if self.pack else checkpoints.read_step(self.path)
 
-    def check_below(self, digests: fingerprints.Digests, base: str) -> None:
-        """Refuses other weights below this layer than those that it was trained on.
+    def check_base(self, digests: fingerprints.Digests, base: str) -> None:
+        """Check that it was trained on these weights.
 
         Args:
-          digests: hashes of the variables of the layers below.
-          base: what to call those.
+          digests: hashes of the variables of the files below it.
+          base: name of those files in the error message.
         """
         if self.pack:
             packs.check_base(self.pack, self.path, digests, base)
@@ -68,19 +80,19 @@ class Layer:
             if found != self.frozen:
                 raise errors.UserError(
                     f"The checkpoint {self.path} belongs to another base: the frozen weights of its run had the "
-                    f"fingerprint {self.frozen}, those of {base} have {found}. Give the run's own base by "
+                    f"fingerprint {self.frozen}, those of {base} have {found}. Pass the run's own base as "
                     "--init_checkpoint."
                 )
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """The variables that a model takes from one layer.
+class Assignment:
+    """The variables that a model takes from one file.
 
     Attributes:
-      path: of the layer.
-      names: the variables.
-      values: theirs, where the layer is a pack; a checkpoint's are read by the graph.
+      path: path of the file.
+      names: names of the variables.
+      values: their values if the file is a pack; the graph reads those of a checkpoint.
     """
 
     path: str
@@ -89,312 +101,350 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """Where a model's initial values come from.
+class Weights:
+    """Which file provides each variable of a model.
 
     Attributes:
-      parts: files and what is taken from them, the lowest layer first.
-      fresh: the variables that start at random.
-      step: the training step of the topmost layer; 0 where it holds none.
+      files: the files, lowest first.
+      assignments: what is taken from each file.
+      fresh: variables that are initialized at random.
+      step: training step of the highest file; 0 if unknown.
       digests: hashes of all variables that are not fresh.
-      pack: the topmost layer, where it is a pack.
     """
 
-    parts: Tuple[Part, ...]
+    files: Tuple[WeightFile, ...]
+    assignments: Tuple[Assignment, ...]
     fresh: Tuple[str, ...]
     step: int
     digests: Mapping[str, str]
-    pack: Optional[packs.Pack] = None
 
     @property
     def path(self) -> str:
-        """The topmost file."""
-        return self.parts[-1].path
+        """Path of the highest file."""
+        return self.files[-1].path
+
+    @property
+    def pack(self) -> Optional[packs.Pack]:
+        """The highest file, if it is a pack."""
+        return self.files[-1].pack
 
     @property
     def names(self) -> Tuple[str, ...]:
-        """The variables that are not fresh."""
-        return tuple(name for part in self.parts for name in part.names)
+        """Names of the variables that are not fresh."""
+        return tuple(name for assignment in self.assignments for name in assignment.names)
+
+    def fingerprint(self, names: Sequence[str]) -> Optional[str]:
+        """Return one hash of these variables; None if there are none, or some are fresh."""
+        is_known = bool(names) and all(name in self.digests for name in names)
+        return fingerprints.combine(self.digests, names) if is_known else None
 
     def __str__(self) -> str:
-        return " + ".join(part.path for part in self.parts)
-
-
-def checkpoint_layer(path: str) -> Layer:
-    """A checkpoint as a layer; `path` is what a user calls it, see `checkpoints.find_prefix`."""
-    prefix = checkpoints.find_prefix(path)
-    shapes = checkpoints.read_shapes(prefix)
-    frozen = None
-    if EMBEDDINGS not in shapes:
-        frozen = record.read(checkpoints.folder_of(prefix)).get("facts", {}).get("frozen")
-    return Layer(prefix, shapes, frozen=frozen)
-
-
-def pack_layer(path: str) -> Layer:
-    """A pack as a layer; `path` is what a user calls it, see `packs.find`."""
-    path = packs.find(path)
-    pack = packs.read(path)
-    return Layer(path, pack.shapes(), pack)
-
-
-def find_layers(init_checkpoint: str, adapter_pack: Optional[str] = None) -> List[Layer]:
-    """The layers that a user means.
-
-    Args:
-      init_checkpoint: a whole checkpoint; one of a run, which brings the base that the run noted; or a run's folder,
-        which means its pack (or else its newest checkpoint) on that base.
-      adapter_pack: a pack, or a run's folder, to be put on top.
-
-    Raises:
-      errors.UserError: something is missing or damaged.
-    """
-    if packs.is_pack(init_checkpoint):
-        raise errors.UserError(
-            f"--init_checkpoint={init_checkpoint} is a safetensors file. A pack needs its base: give that by "
-            "--init_checkpoint, and the pack by --adapter_pack. A Hugging Face model is converted by "
-            "scripts/convert_hf_checkpoint.py."
-        )
-    inside = os.path.join(init_checkpoint, packs.FILE_NAME)
-    if tf.gfile.IsDirectory(init_checkpoint) and tf.gfile.Exists(inside):
-        layers = _with_base(pack_layer(inside))
-    else:
-        layers = _with_base(checkpoint_layer(init_checkpoint))
-    return layers + ([pack_layer(adapter_pack)] if adapter_pack else [])
-
-
-def _with_base(layer: Layer) -> List[Layer]:
-    """A layer, and below it what its run noted as its base, unless it holds a whole BERT itself."""
-    if EMBEDDINGS in layer.shapes:
-        return [layer]
-    folder = checkpoints.folder_of(layer.path)
-    noted = record.read(folder)
-    if not noted.get("init_checkpoint") and not layer.pack:
-        return [layer]  # a foreign one, to be told by what it lacks
-    if not noted.get("init_checkpoint"):
-        raise errors.UserError(
-            f"The pack {layer.path} needs its base, and there is no {record.SETTINGS_FILE} beside it that would name "
-            "it: give the base by --init_checkpoint, and the pack by --adapter_pack."
-        )
-    try:
-        below = find_layers(noted["init_checkpoint"], _if_there(noted.get("adapter_pack")))
-    except errors.UserError as error:
-        raise errors.UserError(
-            f"The {layer.kind} {layer.path} needs the base that its run began with, which its "
-            f"{record.SETTINGS_FILE} names. {error} If it was moved, give the base by --init_checkpoint, and the run "
-            "by --adapter_pack or --output_dir."
-        ) from None
-    return below + [layer]
-
-
-def _if_there(adapter_pack: Optional[str]) -> Optional[str]:
-    """A pack that a run began with, unless it is gone.
-
-    Where all of it was trained on, the run does not need it; where not, fingerprints tell.
-    """
-    return adapter_pack if adapter_pack and tf.gfile.Exists(adapter_pack) else None
-
-
-def choose_source(
-    shapes: parameters.Shapes,
-    init_checkpoint: str,
-    for_training: bool,
-    adapter_pack: Optional[str] = None,
-    head_kind: str = "classification",
-    config: Optional[modeling.BertConfig] = None,
-) -> Source:
-    """Decides what files give to a model, and refuses those that do not fit.
-
-    BERT itself must be there in full. Adapters and head may be absent (a plain BERT) and start fresh then; a head
-    of another task gives way to a fresh one in training.
-
-    Args:
-      shapes: the model's variables.
-      init_checkpoint, adapter_pack: what the user named, see `find_layers`.
-      for_training: whether the model is trained next; otherwise it must be usable as it is.
-      head_kind: the model's head, see `heads.TYPES`.
-      config: the model's architecture, which a pack must have been trained with.
-
-    Raises:
-      errors.UserError: missing, damaged, foreign, or made with other adapters.
-    """
-    layers = find_layers(init_checkpoint, adapter_pack)
-    top, found = layers[-1], _merged(layers)
-    base, adapters, head = _by_part(shapes)
-    where = f"The {top.kind} {top.path}"
-    if top.pack and config:
-        packs.check_architecture(top.pack, top.path, config.to_dict(), "this model")
-    misfit = modeling.describe_mismatch(base, found)
-    if misfit:
-        raise errors.UserError(f"{where} does not fit this model: {misfit}")
-    _check_adapters(where, adapters, found)
-    depth, depth_found = optimization.count_layers(list(shapes)), optimization.count_layers(list(found))
-    if depth_found > depth:
-        tf.logging.warning("%s has %d encoder layers; only the lowest %d are used.", layers[0].path, depth_found, depth)
-
-    head_misfit = modeling.describe_mismatch(head, found)
-    if top.pack and top.pack.config.head != head_kind:
-        head_misfit = f"its type is {top.pack.config.head}, this task's is {head_kind}."
-    has_head = any(name in found for name in head) or bool(top.pack)
-    if head_misfit and has_head:
-        if not for_training:
-            raise errors.UserError(f"{where} has a head of another task: {head_misfit}")
-        tf.logging.warning("The head in %s belongs to another task; a fresh one is trained (%s)", top.path, head_misfit)
-    if not for_training and not has_head:
-        tf.logging.warning("%s holds no head: what is evaluated is an untrained one.", where)
-    has_adapters = all(name in found for name in adapters)
-    if not for_training and has_head and not has_adapters:
-        raise errors.UserError(
-            f"{where} was trained without adapters, and the model has some: use the --tuning_mode that it was trained "
-            "with (full, top_layers, layer_norm or head)."
-        )
-    names = list(base) + (list(adapters) if has_adapters else []) + ([] if head_misfit else list(head))
-    return _assemble(layers, names, shapes)
-
-
-def _merged(layers: Sequence[Layer]) -> Dict[str, Tuple[int, ...]]:
-    found: Dict[str, Tuple[int, ...]] = {}
-    for layer in layers:
-        found.update(layer.shapes)
-    return found
-
-
-def _assemble(layers: Sequence[Layer], names: Sequence[str], shapes: parameters.Shapes) -> Source:
-    """Takes each variable from the topmost layer that has it; reads all of them once.
-
-    So a damaged data file is found before the work starts and not in the middle, and a pack on the wrong base too.
-    """
-    digests: Dict[str, str] = {}
-    parts = []
-    for index, layer in enumerate(layers):
-        higher = set().union(*(above.shapes for above in layers[index + 1 :]))
-        own = layer.digests([name for name in names if name in layer.shapes])
-        layer.check_below(digests, layers[0].path)
-        digests.update(own)
-        taken = tuple(name for name in own if name not in higher)
-        values = {name: layer.pack.tensors[name] for name in taken} if layer.pack else None
-        parts.append(Part(layer.path, taken, values))
-    fresh = tuple(name for name in shapes if name not in digests)
-    return Source(tuple(parts), fresh, layers[-1].step(), digests, layers[-1].pack)
-
-
-def _by_part(shapes: parameters.Shapes) -> Tuple[dict, dict, dict]:
-    parts: Dict[str, Dict[str, Any]] = {"adapters": {}, "head": {}, "base": {}}
-    for name, shape in shapes.items():
-        group = parameters.group_of(name)
-        parts[group if group in parts else "base"][name] = shape
-    return parts["base"], parts["adapters"], parts["head"]
-
-
-def base_names(shapes: parameters.Shapes) -> List[str]:
-    """The variables of BERT itself: neither adapters nor head."""
-    return list(_by_part(shapes)[0])
-
-
-def _check_adapters(where: str, adapters: parameters.Shapes, found: parameters.Shapes) -> None:
-    """Files hold all adapters of the model, with their sizes, or none; and none that the model lacks."""
-    in_files = [name for name in found if parameters.group_of(name) == "adapters"]
-    surplus = [name for name in in_files if name not in adapters]
-    if surplus:
-        raise errors.UserError(
-            f"{where} holds adapters that this model does not have ({len(surplus)} variables, e.g. {surplus[0]}): use "
-            "the --tuning_mode, --adapter_layers and --adapter_placement that it was trained with."
-        )
-    misfit = modeling.describe_mismatch(adapters, found)
-    if misfit and in_files:
-        raise errors.UserError(
-            f"{where} holds other adapters than this model: {misfit} Use the --adapter_size, --adapter_layers and "
-            "--adapter_placement that it was trained with."
-        )
+        return " + ".join(file.path for file in self.files)
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnRun:
-    """The run of an output folder, as it is looked for there.
+class WeightRequest:
+    """The weights that the user asks for.
 
     Attributes:
-      output_dir: the folder.
-      shapes: the model's variables.
-      trained: those that train.
-      init_checkpoint, adapter_pack: what the run began with; by default what it noted.
-      whole: whether its checkpoints are of the original kind.
+      init_checkpoint: a whole checkpoint; one of a run, which is placed on the base that the run recorded; or the
+        folder of a run: its pack, or else its newest checkpoint, on that base.
+      adapter_pack: a pack or the folder of a run, placed on `init_checkpoint`.
+      whole_checkpoints: whether the run in the output folder writes checkpoints with all variables.
     """
 
-    output_dir: str
-    shapes: parameters.Shapes
-    trained: Sequence[str]
     init_checkpoint: Optional[str] = None
     adapter_pack: Optional[str] = None
-    whole: bool = False
+    whole_checkpoints: bool = False
 
-    def find(self, to_continue: bool) -> Optional[Source]:
-        """The weights to go on with, or to evaluate; None where there are none yet.
 
-        Args:
-          to_continue: whether training goes on, from the newest checkpoint and its optimizer slots; otherwise the
-            run's pack counts, if it has one.
+def resolve(
+    spec: ModelSpec,
+    request: WeightRequest,
+    purpose: str,
+    folder: Optional[RunFolder] = None,
+    base: Optional[WeightFile] = None,
+) -> Optional[Weights]:
+    """Decide which file provides which variable of a model.
 
-        Raises:
-          errors.UserError: they are damaged or belong to another model.
-        """
-        layer = self._find_layer(to_continue)
-        if layer is None:
-            return None
-        self._check_fits(layer, self.shapes if EMBEDDINGS in layer.shapes else self._trained_shapes())
-        if to_continue:
-            self._check_slots(layer)
-        if self.init_checkpoint and EMBEDDINGS not in layer.shapes:
-            layers = find_layers(self.init_checkpoint, _if_there(self.adapter_pack)) + [layer]
-        else:
-            layers = _with_base(layer)
-        self._check_fits(Layer(str(layers[0].path), _merged(layers)), self.shapes)
-        return _assemble(layers, list(self.shapes), self.shapes)
+    The output folder's own run takes precedence, unless one of its checkpoints is named to be evaluated.
 
-    def _find_layer(self, to_continue: bool) -> Optional[Layer]:
-        pack = os.path.join(self.output_dir, packs.FILE_NAME)
-        if not to_continue and tf.gfile.Exists(pack):
-            return pack_layer(pack)
-        latest = checkpoints.find_latest(self.output_dir)
-        if latest is None and tf.gfile.Exists(pack):
+    Args:
+      spec: the model.
+      request: the weights that the user asks for.
+      purpose: `TRAIN`, `EVALUATE` or `USE_TRAINED`.
+      folder: the output folder; None to use the requested files alone.
+      base: the lowest file of an earlier result, to avoid reading it again.
+
+    Returns:
+      The weights; None if all variables start at random.
+
+    Raises:
+      errors.UserError: a file is missing, damaged, or belongs to another model.
+    """
+    return _Resolver(spec, request, base).resolve(purpose, folder)
+
+
+class _Resolver:
+    """The state of one call of `resolve`."""
+
+    def __init__(self, spec: ModelSpec, request: WeightRequest, base: Optional[WeightFile]) -> None:
+        self._spec = spec
+        self._request = request
+        self._base = base
+        groups = {name: parameters.group_of(name) for name in spec.shapes}
+        self._adapters = {name: spec.shapes[name] for name, group in groups.items() if group == "adapters"}
+        self._head = {name: spec.shapes[name] for name, group in groups.items() if group == "head"}
+
+    def resolve(self, purpose: str, folder: Optional[RunFolder]) -> Optional[Weights]:
+        request = self._request
+        if folder is None:
+            return self._from_request(purpose == TRAIN)
+        named = request.adapter_pack or request.init_checkpoint
+        names_own = bool(named) and folder.contains(named)
+        if purpose == EVALUATE and names_own:
+            return self._from_request(for_training=False)
+        if purpose == EVALUATE and request.adapter_pack and folder.holds_run():
             raise errors.UserError(
-                f"The folder {self.output_dir} holds the pack of a run and none of its checkpoints, so that its "
-                "training cannot go on: leave --do_train away to use the pack, or use another --output_dir."
+                f"The folder {folder.path} contains a run of its own: to evaluate --adapter_pack="
+                f"{request.adapter_pack}, use another --output_dir."
             )
-        return checkpoint_layer(latest) if latest else None
+        weights = self._from_run(folder, purpose == TRAIN, names_own)
+        if weights:
+            tf.logging.info("Using %s (step %d)", weights, weights.step)
+            return weights
+        if request.init_checkpoint:
+            weights = self._from_request(purpose == TRAIN)
+            tf.logging.info(
+                "Initial values: %d variables from %s, %d random", len(weights.names), weights, len(weights.fresh)
+            )
+            return weights
+        return self._at_random(purpose, folder)
 
-    def _trained_shapes(self) -> Dict[str, Tuple[int, ...]]:
-        return {name: self.shapes[name] for name in self.trained}
-
-    def _check_fits(self, layer: Layer, expected: parameters.Shapes) -> None:
-        misfit = modeling.describe_mismatch(expected, layer.shapes)
-        if misfit:
+    def _at_random(self, purpose: str, folder: RunFolder) -> None:
+        if purpose != TRAIN:
             raise errors.UserError(
-                f"The output folder {self.output_dir} holds a run of another model ({layer.path}): {misfit} Use "
+                f"There is nothing to evaluate: {folder.path} contains no checkpoint, and --init_checkpoint is not "
+                "given."
+            )
+        if self._spec.tuning_mode != "full":
+            raise errors.UserError(
+                f"--tuning_mode={self._spec.tuning_mode} keeps BERT frozen, and without --init_checkpoint it would be "
+                "random: pass the checkpoint of a pre-trained BERT."
+            )
+        tf.logging.warning("No --init_checkpoint: BERT itself starts from random weights.")
+
+    # ---------------------------------------------------------------------------------------- finding files
+
+    def _open_checkpoint(self, path: str) -> WeightFile:
+        """Open what a user calls a checkpoint, see `checkpoints.find_prefix`."""
+        prefix = checkpoints.find_prefix(path)
+        if self._base and self._base.path == prefix:
+            return self._base
+        shapes = checkpoints.read_shapes(prefix)
+        frozen = None
+        if EMBEDDINGS not in shapes:
+            recorded = RunFolder(checkpoints.folder_of(prefix)).read_settings()
+            frozen = recorded.get("facts", {}).get("frozen")
+        return WeightFile(prefix, shapes, frozen=frozen)
+
+    def _find_files(self, init_checkpoint: str, adapter_pack: Optional[str]) -> List[WeightFile]:
+        """Open the files of a request, lowest first."""
+        if packs.is_pack(init_checkpoint):
+            raise errors.UserError(
+                f"--init_checkpoint={init_checkpoint} is a safetensors file. A pack needs its base: pass the base as "
+                "--init_checkpoint and the pack as --adapter_pack. Convert a Hugging Face model with "
+                "scripts/convert_hf_checkpoint.py."
+            )
+        run = RunFolder(init_checkpoint)
+        if tf.gfile.IsDirectory(init_checkpoint) and run.has_pack():
+            found = self._with_base(_open_pack(run.pack_path))
+        else:
+            found = self._with_base(self._open_checkpoint(init_checkpoint))
+        return found + ([_open_pack(packs.find(adapter_pack))] if adapter_pack else [])
+
+    def _with_base(self, file: WeightFile) -> List[WeightFile]:
+        """Return a file, and below it the base that its run recorded, unless it contains a whole BERT."""
+        if file.is_whole:
+            return [file]
+        recorded = RunFolder(checkpoints.folder_of(file.path)).read_settings()
+        if not recorded.get("init_checkpoint") and not file.pack:
+            return [file]  # not ours; the error will list what it lacks
+        if not recorded.get("init_checkpoint"):
+            raise errors.UserError(
+                f"The pack {file.path} needs its base, and no {SETTINGS_FILE} next to it names one: pass the base as "
+                "--init_checkpoint and the pack as --adapter_pack."
+            )
+        try:
+            below = self._find_files(recorded["init_checkpoint"], _if_exists(recorded.get("adapter_pack")))
+        except errors.UserError as error:
+            raise errors.UserError(
+                f"The {file} needs the base that its run started from, which its {SETTINGS_FILE} names. {error} If the "
+                "base was moved, pass it as --init_checkpoint, and the run as --adapter_pack or --output_dir."
+            ) from None
+        return below + [file]
+
+    # --------------------------------------------------------------------------- weights that the user names
+
+    def _from_request(self, for_training: bool) -> Weights:
+        """Use the named files. BERT must be complete; adapters and head of a plain BERT start at random."""
+        files = self._find_files(self._request.init_checkpoint, self._request.adapter_pack)
+        top, found = files[-1], _merged_shapes(files)
+        if top.pack:
+            packs.check_architecture(top.pack, top.path, self._spec.config.to_dict(), "this model")
+        base = {name: self._spec.shapes[name] for name in self._spec.base_names}
+        mismatch = modeling.describe_mismatch(base, found)
+        if mismatch:
+            raise errors.UserError(f"The {top} does not fit this model: {mismatch}")
+        self._check_adapters(top, found)
+        depth, depth_found = self._spec.config.num_hidden_layers, optimization.count_layers(list(found))
+        if depth_found > depth:
+            tf.logging.warning(
+                "%s has %d encoder layers; only the lowest %d are used.", files[0].path, depth_found, depth
+            )
+        names = list(base)
+        if all(name in found for name in self._adapters):
+            names += self._adapters
+        if self._uses_head(top, found, for_training, len(names) > len(base) or not self._adapters):
+            names += self._head
+        return self._assign(files, names)
+
+    def _uses_head(self, top: WeightFile, found: parameters.Shapes, for_training: bool, has_adapters: bool) -> bool:
+        """Return whether the head in the files is this task's; raise an error where it must be."""
+        mismatch = modeling.describe_mismatch(self._head, found)
+        if top.pack and top.pack.config.head != self._spec.head.kind:
+            mismatch = f"its type is {top.pack.config.head}, this task's is {self._spec.head.kind}."
+        has_head = bool(top.pack) or any(name in found for name in self._head)
+        if for_training:
+            if mismatch and has_head:
+                tf.logging.warning(
+                    "The head in %s belongs to another task; a new one is trained (%s)", top.path, mismatch
+                )
+            return not mismatch
+        if not has_head:
+            tf.logging.warning("The %s contains no head: an untrained one is evaluated.", top)
+        elif mismatch:
+            raise errors.UserError(f"The {top} has a head of another task: {mismatch}")
+        elif not has_adapters:
+            raise errors.UserError(
+                f"The {top} was trained without adapters, and the model has some: use the --tuning_mode of its "
+                "training (full, top_layers, layer_norm or head)."
+            )
+        return not mismatch
+
+    def _check_adapters(self, file: WeightFile, found: parameters.Shapes) -> None:
+        """Check that files contain all adapters of the model or none, and no others."""
+        in_files = [name for name in found if parameters.group_of(name) == "adapters"]
+        unknown = [name for name in in_files if name not in self._adapters]
+        if unknown:
+            raise errors.UserError(
+                f"The {file} contains adapters that this model does not have ({len(unknown)} variables, e.g. "
+                f"{unknown[0]}): use the --tuning_mode, --adapter_layers and --adapter_placement of its training."
+            )
+        mismatch = modeling.describe_mismatch(self._adapters, found)
+        if mismatch and in_files:
+            raise errors.UserError(
+                f"The {file} contains other adapters than this model: {mismatch} Use the --adapter_size, "
+                "--adapter_layers and --adapter_placement of its training."
+            )
+
+    # --------------------------------------------------------------------------- weights of the output folder
+
+    def _from_run(self, folder: RunFolder, to_continue: bool, names_own: bool) -> Optional[Weights]:
+        """Use the folder's own run: the newest checkpoint to continue training, else its pack if there is one."""
+        file = self._find_own_file(folder, to_continue)
+        if file is None:
+            return None
+        self._check_own(folder, file, file.shapes, self._spec.shapes if file.is_whole else self._spec.trained_shapes)
+        if to_continue:
+            self._check_slots(file)
+        if self._request.init_checkpoint and not names_own and not file.is_whole:
+            started_from = _if_exists(self._request.adapter_pack)
+            files = self._find_files(self._request.init_checkpoint, started_from) + [file]
+        else:
+            files = self._with_base(file)
+        self._check_own(folder, files[0], _merged_shapes(files), self._spec.shapes)
+        return self._assign(files, list(self._spec.shapes))
+
+    def _find_own_file(self, folder: RunFolder, to_continue: bool) -> Optional[WeightFile]:
+        if not to_continue and folder.has_pack():
+            return _open_pack(folder.pack_path)
+        latest = folder.latest_checkpoint()
+        if latest is None and folder.has_pack():
+            raise errors.UserError(
+                f"The folder {folder.path} contains the pack of a run but no checkpoint, so its training cannot be "
+                "continued: remove --do_train to use the pack, or use another --output_dir."
+            )
+        return self._open_checkpoint(latest) if latest else None
+
+    def _check_own(
+        self, folder: RunFolder, file: WeightFile, found: parameters.Shapes, expected: parameters.Shapes
+    ) -> None:
+        mismatch = modeling.describe_mismatch(expected, found)
+        if mismatch:
+            raise errors.UserError(
+                f"The output folder {folder.path} contains a run of another model ({file.path}): {mismatch} Use "
                 "another --output_dir, or the settings of that run."
             )
-        _check_adapters(f"The {layer.kind} {layer.path}", _by_part(self.shapes)[1], layer.shapes)
+        self._check_adapters(file, found)
 
-    def _check_slots(self, layer: Layer) -> None:
-        """What a training takes up must be there, and readable."""
-        slots = checkpoints.slot_shapes(self._trained_shapes())
-        prefix = layer.path
-        holds_slots = all(name in layer.shapes for name in slots)
-        if holds_slots != self.whole:
+    def _check_slots(self, file: WeightFile) -> None:
+        """Check that the state of the optimizer is complete and readable."""
+        slots = checkpoints.slot_shapes(self._spec.trained_shapes)
+        prefix = file.path
+        holds_slots = all(name in file.shapes for name in slots)
+        if holds_slots != self._request.whole_checkpoints:
             raise errors.UserError(
-                f"The training cannot go on from {layer.path}, which was written "
+                f"The training cannot continue from {file.path}, which was written "
                 f"{'with' if holds_slots else 'without'} --save_full_checkpoint, or by an older version: use another "
                 "--output_dir."
             )
         if not holds_slots:
-            prefix = checkpoints.optimizer_prefix(layer.path)
+            prefix = checkpoints.optimizer_prefix(file.path)
             if not tf.gfile.Exists(prefix + ".index"):
                 raise errors.UserError(
-                    f"The training cannot go on from {layer.path}: {prefix}.*, with the state of its optimizer, is "
-                    "missing. Put it back, or use another --output_dir."
+                    f"The training cannot continue from {file.path}: {prefix}.*, the state of its optimizer, is "
+                    "missing. Restore it, or use another --output_dir."
                 )
-        misfit = modeling.describe_mismatch(slots, checkpoints.read_shapes(prefix)) or (
-            modeling.describe_mismatch({"global_step": ()}, layer.shapes)
+        mismatch = modeling.describe_mismatch(slots, checkpoints.read_shapes(prefix)) or (
+            modeling.describe_mismatch({"global_step": ()}, file.shapes)
         )
-        if misfit:
-            raise errors.UserError(f"The training cannot go on from {prefix}: {misfit} Use another --output_dir.")
+        if mismatch:
+            raise errors.UserError(f"The training cannot continue from {prefix}: {mismatch} Use another --output_dir.")
         for _ in checkpoints.each_tensor(prefix, list(slots)):
             pass
+
+    def _assign(self, files: Sequence[WeightFile], names: Sequence[str]) -> Weights:
+        """Take each variable from the highest file that contains it.
+
+        Every variable is read here, so that damage and a wrong base are found before the work starts.
+        """
+        digests: Dict[str, str] = {}
+        assignments = []
+        for index, file in enumerate(files):
+            higher = set().union(*(above.shapes for above in files[index + 1 :]))
+            own = file.digests([name for name in names if name in file.shapes])
+            file.check_base(digests, files[0].path)
+            digests.update(own)
+            taken = tuple(name for name in own if name not in higher)
+            values = {name: file.pack.tensors[name] for name in taken} if file.pack else None
+            assignments.append(Assignment(file.path, taken, values))
+        fresh = tuple(name for name in self._spec.shapes if name not in digests)
+        return Weights(tuple(files), tuple(assignments), fresh, files[-1].step(), digests)
+
+
+def _open_pack(path: str) -> WeightFile:
+    pack = packs.read(path)
+    return WeightFile(path, pack.shapes(), pack)
+
+
+def _if_exists(adapter_pack: Optional[str]) -> Optional[str]:
+    """Return the pack that a run started from, unless it is gone.
+
+    A run that trained all of it does not need it; otherwise fingerprints show that it is missing.
+    """
+    return adapter_pack if adapter_pack and tf.gfile.Exists(adapter_pack) else None
+
+
+def _merged_shapes(files: Sequence[WeightFile]) -> Dict[str, Tuple[int, ...]]:
+    return {name: shape for file in files for name, shape in file.shapes.items()}

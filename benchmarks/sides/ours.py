@@ -24,9 +24,10 @@ from adapter_bert import tasks
 from adapter_bert.devices import estimators
 from adapter_bert.model import parameters
 from adapter_bert.model.heads import ClassificationHead
+from adapter_bert.model.spec import ModelSpec
 from adapter_bert.pipeline.feature_store import FeatureStore
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.training.model_fn import Schedule, build_model_fn
+from adapter_bert.training.model_fn import ModelFn, Schedule, TrainingPlan
 from adapter_bert.weights import bases, fingerprints, packs
 from adapter_layers import AdapterConfig
 from benchmarks.sides import common
@@ -56,15 +57,9 @@ def step(job: common.Job) -> common.Result:
     with tf.Graph().as_default():
         tf.set_random_seed(job["seed"])
         tf.train.create_global_step()
-        model_fn = build_model_fn(
-            modeling.BertConfig(**job["config"]),
-            ClassificationHead(common.CLASSES),
-            adapter,
-            init_checkpoint=None,
-            schedule=Schedule(1e-4, SCHEDULED_STEPS, 0),
-            tuning_mode=job["tuning"],
-            **job.get("plan", {}),
-        )
+        config, head = modeling.BertConfig(**job["config"]), ClassificationHead(common.CLASSES)
+        plan = TrainingPlan(Schedule(1e-4, SCHEDULED_STEPS, 0), **job.get("plan", {}))
+        model_fn = ModelFn(ModelSpec(config, head, adapter, job["tuning"]), plan=plan)
         spec = model_fn(make_features(job), None, estimators.ModeKeys.TRAIN, {})
         trained = optimization.trainable_variables(job["tuning"])
         with tf.Session(config=estimators.session_config()) as session:

@@ -10,7 +10,6 @@ import shutil
 import numpy as np
 import pytest
 
-import run_classifier
 from adapter_bert.experiments.stream import Arrival, Entry, Stream, compare, format_parameters, format_table, read_tasks
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, packs
@@ -163,7 +162,7 @@ class TestLearning:
         folder, _, _ = learnt
         bank = Bank.open(shutil.copytree(os.path.join(folder, "bank"), str(tmp_path / "bank")))
         common = ClassifierSettings(task_name="CoLA", data_dir=f"{folder}/cola", max_seq_length=16, adapter_size=4)
-        known = Stream(bank, [Arrival("cola", common)], str(tmp_path / "out"), run_classifier.run_task)
+        known = Stream(bank, [Arrival("cola", common)], str(tmp_path / "out"))
         first = known._evaluate(known.arrivals[0], "first")
         pack = bank.read("cola")
         moved = pack.tensors["output_bias"] + np.array([1e-3, 0], np.float32)
@@ -181,12 +180,9 @@ class TestLearning:
             learning_rate=1e-2, num_train_epochs=2.0, seed=1,
         )  # fmt: skip
 
-        def never(settings):
-            raise AssertionError("nothing is trained")
-
         arrivals = [Arrival("cola", settings)]
-        assert "that is not of this stream" in message_of(Stream(bank, arrivals, str(tmp_path / "out"), never).learn)
-        learning = Stream(bank, arrivals, os.path.join(folder, "out"), run_classifier.run_task)
+        assert "that is not of this stream" in message_of(Stream(bank, arrivals, str(tmp_path / "out")).learn)
+        learning = Stream(bank, arrivals, os.path.join(folder, "out"))
         assert "holds another pack 'cola'" in message_of(learning.learn)
 
     def test_a_task_without_its_data_is_found_before_the_first_is_trained(self, learnt, tmp_path):

@@ -12,13 +12,16 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common.files import read_json_object, write_json
 from adapter_bert.evaluation import scores
 from adapter_bert.model.heads import ROW, SpanHead
+from adapter_bert.model.spec import ModelSpec
 from adapter_bert.pipeline import batches, records, tfrecords
-from adapter_bert.training.model_fn import build_model_fn
-from adapter_bert.training.run import Run
+from adapter_bert.training import inputs
+from adapter_bert.training.evaluator import epoch_ends
+from adapter_bert.training.model_fn import ModelFn
 from adapter_bert.weights import packs
-from adapter_bert.weights.record import SETTINGS_FILE, RunRecord
-from run_classifier import ClassifierSettings, features_of, make_head, read_data
+from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
+from run_classifier import ClassifierSettings
 from tests.helpers import TINY, base_flags, run_batches, tiny_config, write_bert
+from tests.runs.helpers import prepare
 
 pytestmark = pytest.mark.smoke
 
@@ -244,7 +247,7 @@ class TestOrder:
         found = numbers(five_epochs[batch_size])
         expected = numbers(plain_order(file, batch_size, len(found)))
         assert found != expected
-        for end in sorted(scores.epoch_ends(103, batch_size, len(found))):
+        for end in sorted(epoch_ends(103, batch_size, len(found))):
             assert sorted(sum(found[:end], [])) == sorted(sum(expected[:end], []))
 
     @pytest.mark.parametrize("batch_size", [8, 60])
@@ -348,7 +351,7 @@ class TestFileOrder:
 def span_predictions(input_fn) -> list:
     """Predictions of a span model with random weights, batch by batch."""
     head = SpanHead()
-    model_fn = build_model_fn(tiny_config(max_position_embeddings=64), head, None, None, None)
+    model_fn = ModelFn(ModelSpec(tiny_config(max_position_embeddings=64), head))
     with tf.Graph().as_default(), tf.Session() as session:
         features = tf.data.make_one_shot_iterator(input_fn({"batch_size": 4})).get_next()
         spec = model_fn(features, None, "infer", {})
@@ -407,9 +410,8 @@ class TestRun:
         found = {}
         for pads in (False, True):
             settings = ClassifierSettings(**dict(given, pad_to_max_seq_length=pads))
-            data = read_data(settings)
-            run = Run(settings, make_head(settings, data), 0, data.facts())
-            found[pads] = list(run.predict(features_of(run, data, "dev"), 5))
+            trainer, _, features = prepare(settings)
+            found[pads] = list(trainer.predict(features["dev"], 5))
         assert len(found[True]) == len(found[False]) == 24
         for one, other in zip(found[True], found[False]):
             assert set(one) == set(other)
@@ -418,9 +420,9 @@ class TestRun:
 
     def test_the_flag_gives_the_order_and_the_shapes_of_the_original(self, given):
         settings = ClassifierSettings(**dict(given, do_train=True, pad_to_max_seq_length=True))
-        data = read_data(settings)
-        run = Run(settings, make_head(settings, data), 64, data.facts())
-        path = features_of(run, data, "train")
+        trainer, _, features = prepare(settings)
+        path = features["train"]
+        found_fn = inputs.training_input_fn(path, settings, trainer.spec.head.label_types, 64, 1, 3)
 
         def plain_fn(params):
             stream = tf.data.TFRecordDataset(path).shuffle(records.SHUFFLE_BUFFER, seed=1).repeat().skip(3 * 8)
@@ -428,21 +430,22 @@ class TestRun:
 
         plain = run_batches(plain_fn, 8, 10)
         assert {batch["input_ids"].shape for batch in plain} == {(8, 16)}
-        for one, other in zip(plain, run_batches(run._training_input_fn(path, 3), 8, 10)):
+        for one, other in zip(plain, run_batches(found_fn, 8, 10)):
             assert set(one) == set(other)
             for name, values in one.items():
                 np.testing.assert_array_equal(other[name], values, name)
 
     def test_a_run_that_was_begun_before_there_was_the_flag_goes_on_with_it(self, given):
         same = dict(given, do_train=True)
-        os.makedirs(given["output_dir"])
-        RunRecord(ClassifierSettings(**dict(same, pad_to_max_seq_length=True)), {}).write()
+        folder = RunFolder(given["output_dir"])
+        padded = ClassifierSettings(**dict(same, pad_to_max_seq_length=True))
+        folder.claim(folder.check_same_run(padded, {}), {})
         with open(os.path.join(given["output_dir"], packs.FILE_NAME), "w"):
             pass  # something that can be continued
         path = os.path.join(given["output_dir"], SETTINGS_FILE)
         noted = read_json_object(path)
         assert noted.pop("pad_to_max_seq_length") is True
         write_json(path, noted)
-        assert RunRecord(ClassifierSettings(**dict(same, pad_to_max_seq_length=True)), {}).is_known
+        assert folder.check_same_run(padded, {}).recorded
         with pytest.raises(Exception, match="--pad_to_max_seq_length was True, is False"):
-            RunRecord(ClassifierSettings(**same), {})
+            folder.check_same_run(ClassifierSettings(**same), {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import os
 import re
 import shlex
@@ -14,39 +13,20 @@ import pytest
 import scipy.stats
 import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
-from tests.helpers import ROOT, SHARED, TINY, base_flags, read_results, tiny_config, write_bert
 
-from adapter_bert.common import errors
 import modeling
-from adapter_layers import AdapterConfig
-from run_classifier import ClassifierSettings, read_data, run_task
 from adapter_bert.settings import flags as settings_lib
+from adapter_bert.training import classification
+from adapter_layers import AdapterConfig
+from run_classifier import ClassifierSettings
+from tests.helpers import ROOT, SHARED, TINY, base_flags, read_results, tiny_config, write_bert
+from tests.runs.helpers import error_of, read_json, run
 
 STSB_HEADER = ["index", "genre", "filename", "year", "old_index", "source1", "source2"] + [
     "sentence1",
     "sentence2",
     "score",
 ]
-
-
-def run(given, **changes):
-    run_task(ClassifierSettings(**dict(given, **changes)))
-
-
-def refusal(given, **changes) -> str:
-    """The sentence a user gets; checks that nothing was written."""
-    values = dict(given, **changes)
-    before = os.path.exists(values["output_dir"]) and sorted(os.listdir(values["output_dir"]))
-    with pytest.raises(errors.UserError) as caught:
-        run_task(ClassifierSettings(**values))
-    assert (os.path.exists(values["output_dir"]) and sorted(os.listdir(values["output_dir"]))) == before
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def read_json(folder, name="results.json"):
-    with open(os.path.join(folder, name), encoding="utf-8") as file:
-        return json.load(file)
 
 
 def stsb_rows(count, start=0):
@@ -87,7 +67,7 @@ class TestRegression:
         assert results["eval_loss"] == pytest.approx(np.mean((truth - values) ** 2), rel=1e-5)
         assert results["eval_spearman"] > 0.5, "it learns"
         assert "eval_accuracy" not in results
-        assert read_json(stsb["output_dir"])["primary_metric"] == "spearman"
+        assert read_json(stsb["output_dir"], "results.json")["primary_metric"] == "spearman"
 
     def test_its_submission_is_clipped_to_the_scale(self, stsb, tmp_path):
         def add_wide_head():
@@ -112,10 +92,10 @@ class TestRegression:
         with open(path, "w") as file:
             file.write(lines)
         assert re.search(r"train.tsv, line \d+: STS-B expects a finite number from 0 to 5 .*'7.500'",
-                         refusal(stsb, do_train=True))  # fmt: skip
+                         error_of(stsb, do_train=True))  # fmt: skip
 
     def test_class_weights_do_not_go_with_it(self, stsb):
-        assert "--class_weights=balanced" in refusal(stsb, do_train=True, class_weights="balanced")
+        assert "--class_weights=balanced" in error_of(stsb, do_train=True, class_weights="balanced")
 
 
 def write_reviews(path, count=48, delimiter=","):
@@ -148,7 +128,7 @@ class TestOwnData:
         test_file = tmp_path / "new.csv"
         test_file.write_text("review\nthe cat is big\nthe cat are big\n")
         run(reviews, do_train=True, do_eval=True, do_predict=True, test_file=str(test_file))
-        results = read_json(reviews["output_dir"])
+        results = read_json(reviews["output_dir"], "results.json")
         assert results["metrics"]["accuracy"] >= results["majority"]["accuracy"]
         assert set(results["metrics"]) == {"accuracy", "macro_f1", "matthews"}
         assert results["data"]["train"]["examples"] + results["data"]["dev"]["examples"] == 48
@@ -184,7 +164,7 @@ class TestOwnData:
         assert read_results(reviews["output_dir"]) == first
         with open(reviews["train_file"], "a") as file:
             file.write("99,the dog is big,good\n")
-        assert "train_data was sha256" in refusal(reviews, do_eval=True)
+        assert "train_data was sha256" in error_of(reviews, do_eval=True)
 
     @pytest.mark.long
     def test_trained_rows_are_not_scored_from_another_folder_either(self, reviews, tmp_path):
@@ -192,13 +172,13 @@ class TestOwnData:
         later = {"do_eval": True, "init_checkpoint": reviews["output_dir"], "output_dir": str(tmp_path / "new")}
         run(reviews, **later)
         later["output_dir"] = str(tmp_path / "newer")
-        assert "train_data was sha256" in refusal(reviews, split_seed=2, **later)
-        assert "--adapter_activation was gelu, is relu" in refusal(reviews, adapter_activation="relu", **later)
+        assert "train_data was sha256" in error_of(reviews, split_seed=2, **later)
+        assert "--adapter_activation was gelu, is relu" in error_of(reviews, adapter_activation="relu", **later)
 
     def test_predictions_never_overwrite_the_data(self, reviews, tmp_path):
         path = write_reviews(tmp_path / "mine.tsv", delimiter="\t")
         changes = {"task_name": "mine", "test_file": path, "output_dir": str(tmp_path), "quoting": True}
-        assert "would overwrite" in refusal(reviews, do_train=True, do_predict=True, **changes)
+        assert "would overwrite" in error_of(reviews, do_train=True, do_predict=True, **changes)
 
     def test_a_test_file_without_header_keeps_its_first_row(self, reviews, tmp_path):
         train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
@@ -213,10 +193,10 @@ class TestOwnData:
 
     def test_the_split_does_not_depend_on_the_run(self, reviews):
         settings = [ClassifierSettings(**dict(reviews, do_train=True, do_eval=True, seed=seed)) for seed in (1, 2)]
-        facts = [read_data(each).facts() for each in settings]
+        facts = [classification.load_data(each).fingerprints() for each in settings]
         assert facts[0] == facts[1]
         other = dataclasses.replace(settings[0], split_seed=2)
-        assert read_data(other).facts()["dev_data"] != facts[0]["dev_data"]
+        assert classification.load_data(other).fingerprints()["dev_data"] != facts[0]["dev_data"]
 
     @pytest.mark.long
     def test_balanced_weights_reach_the_loss(self, reviews, tmp_path):
@@ -228,7 +208,7 @@ class TestOwnData:
         assert losses[0] != losses[1]
 
     def test_an_untrained_head_is_not_asked_for_predictions(self, reviews):
-        message = refusal(reviews, do_predict=True, test_file=reviews["train_file"])
+        message = error_of(reviews, do_predict=True, test_file=reviews["train_file"])
         assert "holds no trained head" in message
 
     def test_texts_on_both_sides_and_labels_that_differ_in_case_are_told(self, reviews, tmp_path, monkeypatch):
@@ -240,9 +220,9 @@ class TestOwnData:
         settings = ClassifierSettings(
             **dict(reviews, train_file=str(path), dev_file=str(path), do_train=True, do_eval=True)
         )
-        read_data(settings)
+        classification.load_data(settings)
         assert any("Good" in line and "differ only in case" in line and "--label_map" in line for line in warnings)
-        assert "30 of 30 dev texts are trained on too: the scores flatter." in warnings
+        assert "30 of 30 dev texts also appear in the training set; dev scores will be optimistic." in warnings
 
     @pytest.mark.long
     def test_numbers_can_be_learnt_from_own_data(self, reviews, tmp_path):
@@ -251,7 +231,7 @@ class TestOwnData:
         path.write_text("review\tstars\n" + "\n".join(rows) + "\n")
         changes = {"train_file": str(path), "label_column": "stars", "task_type": "regression"}
         run(reviews, do_train=True, do_eval=True, **changes)
-        assert read_json(reviews["output_dir"])["metrics"]["pearson"] > 0.5
+        assert read_json(reviews["output_dir"], "results.json")["metrics"]["pearson"] > 0.5
 
     @pytest.mark.parametrize(
         "changes, expected",
@@ -272,18 +252,18 @@ class TestOwnData:
         ],
     )
     def test_mistakes_are_told_before_anything_is_written(self, reviews, changes, expected):
-        assert expected in refusal(reviews, **dict({"do_train": True, "do_eval": True}, **changes))
+        assert expected in error_of(reviews, **dict({"do_train": True, "do_eval": True}, **changes))
 
     def test_a_label_that_training_has_not_seen_is_refused_with_its_line(self, reviews, tmp_path):
         dev_file = tmp_path / "dev.csv"
         dev_file.write_text("review,verdict\nthe cat is big,good\nthe dog is big,splendid\n")
-        message = refusal(reviews, do_train=True, do_eval=True, dev_file=str(dev_file))
+        message = error_of(reviews, do_train=True, do_eval=True, dev_file=str(dev_file))
         assert "dev.csv, line 3" in message and "splendid" in message
 
     def test_a_byte_that_does_not_fit_the_encoding_is_refused_with_line_and_a_way_out(self, reviews):
         with open(reviews["train_file"], "ab") as file:
             file.write(b"99,caf\xe9,good\n")
-        message = refusal(reviews, do_train=True, encoding="utf-8")
+        message = error_of(reviews, do_train=True, encoding="utf-8")
         # 48 reviews of two lines each, and the header.
         assert "reviews.csv, line 98" in message and "0xe9" in message and "cp1252" in message
 
@@ -301,7 +281,7 @@ TEXTS = os.path.join(SHARED, "data", "text")
 @pytest.mark.skipif(not os.path.isdir(TEXTS), reason=f"needs {TEXTS}")
 @pytest.mark.parametrize("command", documented_commands(), ids=lambda text: text.split("--output_dir=")[1].split()[0])
 def test_the_documented_commands_train_on_the_real_files(command, tmp_path):
-    """As they stand in docs/custom_data.md; the BERT is a tiny one of the real vocabulary, the epochs make a few steps."""
+    """The commands of docs/custom_data.md, with a tiny BERT that has a real vocabulary, for a few steps."""
     real = os.path.join(SHARED, "weights", "e5-small", "vocab.txt")
     with open(real, encoding="utf-8") as file:
         size = len(file.read().split("\n")) - 1
@@ -320,4 +300,4 @@ def test_the_documented_commands_train_on_the_real_files(command, tmp_path):
     given.update(output_dir=str(tmp_path / "out"), num_train_epochs=0.01, max_seq_length=16, eval_batch_size=64)
     run(given)
     assert tf.train.latest_checkpoint(given["output_dir"])
-    assert read_json(given["output_dir"])["training"]["steps_computed"] > 0
+    assert read_json(given["output_dir"], "results.json")["training"]["steps_computed"] > 0

@@ -7,12 +7,12 @@ import os
 
 import numpy as np
 import pytest
-from tests.helpers import base_flags
-from tests.tasks.test_glue import LAYOUTS
 
 from adapter_bert import tasks
-from run_classifier import ClassifierSettings, run_task
 from adapter_bert.evaluation import glue_submission
+from run_classifier import ClassifierSettings, run_task
+from tests.helpers import base_flags
+from tests.tasks.test_glue import LAYOUTS
 
 pytestmark = pytest.mark.slow
 

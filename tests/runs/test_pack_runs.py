@@ -15,18 +15,20 @@ import time
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tests.helpers import ROOT, TINY, VOCABULARY, base_flags, read_results, tiny_config, write_bert
 
-from adapter_bert.common import errors
 import modeling
 import optimization
 import run_classifier
-from adapter_layers import AdapterConfig
-from run_classifier import ClassifierSettings, run_task
-from adapter_bert.weights import checkpoints, packs, loading
 from adapter_bert.model import parameters
 from adapter_bert.model.heads import ClassificationHead
-from adapter_bert.training.model_fn import WeightAssigner
+from adapter_bert.model.spec import ModelSpec
+from adapter_bert.training import classification
+from adapter_bert.weights import checkpoints, loading, packs
+from adapter_bert.weights.assigner import WeightAssigner
+from adapter_bert.weights.run_folder import RunFolder
+from adapter_layers import AdapterConfig
+from tests.helpers import ROOT, TINY, VOCABULARY, base_flags, read_results, tiny_config, write_bert
+from tests.runs.helpers import error_of, pack_of, run
 
 ADAPTERS = AdapterConfig(size=4)
 
@@ -47,29 +49,12 @@ def trained(tiny_bert, cola_dir, tmp_path_factory):
     return values
 
 
-def run(given, **changes):
-    run_task(ClassifierSettings(**dict(given, **changes)))
-
-
-def refusal(given, **changes) -> str:
-    """The one sentence that a command ends with."""
-    with pytest.raises(errors.UserError) as caught:
-        run(given, **changes)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def pack_of(given) -> str:
-    return os.path.join(given["output_dir"], packs.FILE_NAME)
-
-
 def read_text(folder, name) -> str:
     with open(os.path.join(folder, name), encoding="utf-8") as file:
         return file.read()
 
 
-SHAPES = parameters.model_shapes(tiny_config(), ClassificationHead(2), ADAPTERS)
-TRAINED = optimization.trainable_names(list(SHAPES), "adapter")
+SPEC = ModelSpec(tiny_config(), ClassificationHead(2), ADAPTERS)
 
 
 def new_run(tmp_path) -> str:
@@ -86,7 +71,7 @@ def opened_saver(folder: str):
     """Yields a function of a step, which saves a tiny run's checkpoint with all numbers equal to that step."""
     with tf.Graph().as_default(), tf.Session() as session:
         tf.train.create_global_step()
-        trained = {name: SHAPES[name] for name in TRAINED}
+        trained = SPEC.trained_shapes
         variables = [tf.get_variable(name, shape) for name, shape in trained.items()]
         for name, shape in checkpoints.slot_shapes(trained).items():
             tf.get_variable(name, shape)
@@ -105,7 +90,7 @@ def opened_saver(folder: str):
 
 def found_step(folder: str):
     """The step that a training would go on from, all of whose numbers belong together; None where there is none."""
-    source = loading.OwnRun(folder, SHAPES, TRAINED).find(to_continue=True)
+    source = loading.resolve(SPEC, loading.WeightRequest(), loading.TRAIN, RunFolder(folder))
     if source is None:
         return None
     slots = checkpoints.read_tensors(checkpoints.optimizer_prefix(source.path), ["output_bias/adam_m"])
@@ -226,7 +211,7 @@ class TestWhatATrainingLeaves:
         assert os.path.exists(os.path.join(given["output_dir"], "model.ckpt-16.meta"))
         run(given, do_train=True, output_dir=str(tmp_path / "small"))
         assert packs.read(str(tmp_path / "small" / packs.FILE_NAME)).fingerprint == first
-        assert "--save_full_checkpoint was True, is False" in refusal(given, do_train=True)
+        assert "--save_full_checkpoint was True, is False" in error_of(given, do_train=True)
 
 
 class TestInterrupted:
@@ -329,10 +314,9 @@ class TestInterrupted:
     def test_a_checkpoint_without_its_optimizer_is_not_gone_on_with(self, given):
         run(given, do_train=True, do_eval=True)
         os.remove(os.path.join(given["output_dir"], "optimizer.ckpt-16.index"))
-        message = refusal(given, do_train=True, do_eval=True)
+        message = error_of(given, do_train=True, do_eval=True)
         assert "cannot go on" in message and "optimizer.ckpt-16.*, with" in message and "is missing" in message
         run(given, do_eval=True)  # the pack is all that an evaluation needs
-
 
     @pytest.mark.long
     def test_a_pack_whose_checkpoints_were_deleted_is_used_and_not_trained_over(self, given):
@@ -341,7 +325,7 @@ class TestInterrupted:
         for name in os.listdir(given["output_dir"]):
             if ".ckpt" in name or name == "checkpoint":
                 os.remove(os.path.join(given["output_dir"], name))
-        assert "none of its checkpoints" in refusal(given, do_train=True, do_eval=True)
+        assert "none of its checkpoints" in error_of(given, do_train=True, do_eval=True)
         run(given, do_eval=True)
         assert read_results(given["output_dir"]) == results and packs.read(pack_of(given)).config == first.config
 
@@ -358,7 +342,7 @@ class TestTheBaseOfARun:
         prefix = write_bert(str(tmp_path / "base"), tiny_config())
         run(given, do_train=True, init_checkpoint=prefix)
         shutil.move(str(tmp_path / "base"), str(tmp_path / "elsewhere"))
-        message = refusal(given, do_eval=True, init_checkpoint=None)
+        message = error_of(given, do_eval=True, init_checkpoint=None)
         assert "needs the base that its run began with" in message and "There is no checkpoint " + prefix in message
         moved = str(tmp_path / "elsewhere" / "bert_model.ckpt")
         run(given, do_eval=True, init_checkpoint=moved)
@@ -378,7 +362,7 @@ class TestTheBaseOfARun:
             {"do_eval": True, "init_checkpoint": named, "output_dir": str(tmp_path / "new")},
             {"do_train": True, "init_checkpoint": named, "output_dir": str(tmp_path / "new")},
         ):
-            assert "belongs to another base" in refusal(given, **wish), wish
+            assert "belongs to another base" in error_of(given, **wish), wish
 
 
 class TestLoading:
@@ -386,13 +370,13 @@ class TestLoading:
     def test_predictions_are_those_of_the_running_model_bit_for_bit(self, given, tmp_path, monkeypatch):
         """Seen by the hook in the training's session, and after train -> pack -> load -> predict."""
         seen = []
-        score = run_classifier.score_rows
+        score = classification.score_rows
 
         def watch(names, head, rows):
             seen.append(np.array([row["logits"] for row in rows]))
             return score(names, head, rows)
 
-        monkeypatch.setattr(run_classifier, "score_rows", watch)
+        monkeypatch.setattr(classification, "score_rows", watch)
         run(given, do_train=True, do_eval=True, eval_every_steps=16)
         pack = shutil.copy(pack_of(given), str(tmp_path / "mine.safetensors"))
         run(given, do_eval=True, adapter_pack=pack, output_dir=str(tmp_path / "new"))
@@ -406,14 +390,13 @@ class TestLoading:
             model = modeling.BertModel(tiny_config(), False, ids, scope="bert", adapter_fn=ADAPTERS)
             logits = ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False).logits
             base = os.path.join(tiny_bert, "bert_model.ckpt")
-            shapes = parameters.model_shapes(tiny_config(), ClassificationHead(2), None)
-            values = WeightAssigner([loading.Part(base, tuple(loading.base_names(shapes)))])
-            values.scaffold()
-            values.load(session, ())
+            values = WeightAssigner([loading.Assignment(base, tuple(SPEC.base_names))])
+            values.replace_initializers()
+            values.load(session)
 
             def switch_to(path):
                 pack = packs.read(path)
-                WeightAssigner([loading.Part(path, tuple(pack.tensors), pack.tensors)]).load(session, ())
+                WeightAssigner([loading.Assignment(path, tuple(pack.tensors), pack.tensors)]).load(session)
                 return session.run(logits).tobytes()
 
             first, second, again = (switch_to(pack_of(which)) for which in (trained, given, trained))
@@ -446,7 +429,7 @@ class TestLoading:
         first = read_results(given["output_dir"])
         run(given, do_eval=True, init_checkpoint=None)
         assert read_results(given["output_dir"]) == first
-        message = refusal(given, do_eval=True, adapter_pack=pack_of(given), output_dir=str(tmp_path / "new"))
+        message = error_of(given, do_eval=True, adapter_pack=pack_of(given), output_dir=str(tmp_path / "new"))
         assert "belongs to another base" in message
 
     def test_notebooks_may_put_a_pack_on_the_checkpoint(self, trained, tiny_bert):
@@ -465,7 +448,6 @@ class TestLoading:
         for name, value in packs.read(pack_of(trained)).tensors.items():
             np.testing.assert_array_equal(found[name], value, name)
 
-
     @pytest.mark.long
     def test_a_run_does_without_the_pack_that_it_began_with(self, given, trained, tmp_path):
         start = shutil.copy(pack_of(trained), str(tmp_path / "start.safetensors"))
@@ -480,7 +462,7 @@ class TestLoading:
     def test_a_pack_alone_in_a_folder_is_evaluated_as_what_it_is(self, given, trained):
         os.makedirs(given["output_dir"])
         shutil.copy(pack_of(trained), given["output_dir"])
-        assert "--adapter_activation was gelu, is relu" in refusal(given, do_eval=True, adapter_activation="relu")
+        assert "--adapter_activation was gelu, is relu" in error_of(given, do_eval=True, adapter_activation="relu")
         run(given, do_eval=True)
         assert read_results(given["output_dir"]) == read_results(trained["output_dir"])
 
@@ -493,21 +475,21 @@ class TestLoading:
 
 class TestRefusals:
     def test_a_pack_needs_its_base(self, given, trained):
-        assert "give --init_checkpoint" in refusal(given, do_eval=True, init_checkpoint=None, adapter_pack="x")
-        message = refusal(given, do_eval=True, init_checkpoint=pack_of(trained))
+        assert "give --init_checkpoint" in error_of(given, do_eval=True, init_checkpoint=None, adapter_pack="x")
+        message = error_of(given, do_eval=True, init_checkpoint=pack_of(trained))
         assert "A pack needs its base" in message and "--adapter_pack" in message
 
     def test_a_pack_on_the_wrong_base(self, given, trained, tmp_path):
         other = write_bert(str(tmp_path / "other"), tiny_config(), seed=99)
         for wish in ({"do_eval": True}, {"do_train": True}):
-            message = refusal(given, init_checkpoint=other, adapter_pack=pack_of(trained), **wish)
+            message = error_of(given, init_checkpoint=other, adapter_pack=pack_of(trained), **wish)
             assert "belongs to another base" in message and "(task CoLA)" in message
         assert not os.path.exists(given["output_dir"])
 
     def test_a_pack_of_another_size(self, given, trained):
-        message = refusal(given, do_eval=True, adapter_pack=pack_of(trained), adapter_size=8)
+        message = error_of(given, do_eval=True, adapter_pack=pack_of(trained), adapter_size=8)
         assert "--adapter_size was 4, is 8" in message and pack_of(trained) in message
-        message = refusal(given, do_train=True, adapter_pack=pack_of(trained), adapter_size=8)
+        message = error_of(given, do_train=True, adapter_pack=pack_of(trained), adapter_size=8)
         assert "[16, 4] where the model has [16, 8]" in message
 
     @pytest.mark.parametrize(
@@ -519,35 +501,35 @@ class TestRefusals:
         ],
     )
     def test_a_pack_in_another_model(self, given, trained, changes, expected):
-        assert expected in refusal(given, do_eval=True, adapter_pack=pack_of(trained), **changes)
+        assert expected in error_of(given, do_eval=True, adapter_pack=pack_of(trained), **changes)
 
     def test_a_pack_in_a_network_with_the_same_weights_and_other_heads(self, given, trained, tmp_path):
         path = tmp_path / "bert_config.json"
         path.write_text(json.dumps(dict(TINY, num_attention_heads=4)))
-        message = refusal(given, do_eval=True, adapter_pack=pack_of(trained), bert_config_file=str(path))
+        message = error_of(given, do_eval=True, adapter_pack=pack_of(trained), bert_config_file=str(path))
         assert "num_attention_heads is 2 in the pack and 4 in" in message
 
     def test_a_pack_with_another_vocabulary(self, given, trained, tmp_path):
         path = tmp_path / "vocab.txt"
         path.write_text("\n".join(VOCABULARY[:-2] + VOCABULARY[:-3:-1]) + "\n")
-        message = refusal(given, do_eval=True, adapter_pack=pack_of(trained), vocab_file=str(path))
+        message = error_of(given, do_eval=True, adapter_pack=pack_of(trained), vocab_file=str(path))
         assert "was trained with another tokenizer" in message
 
     def test_a_pack_of_another_task(self, given, trained, tmp_path):
         own = {"task_name": "own", "data_dir": None, "labels": "no,yes", "do_eval": True}
         (tmp_path / "own.csv").write_text("text,label\nthe cat,no\nthe dog,yes\n")
-        message = refusal(given, adapter_pack=pack_of(trained), dev_file=str(tmp_path / "own.csv"), **own)
+        message = error_of(given, adapter_pack=pack_of(trained), dev_file=str(tmp_path / "own.csv"), **own)
         assert "labels" in message
 
     def test_a_pack_with_other_adapters_to_train_on_from(self, given, trained):
-        message = refusal(given, do_train=True, adapter_pack=pack_of(trained), adapter_activation="relu")
+        message = error_of(given, do_train=True, adapter_pack=pack_of(trained), adapter_activation="relu")
         assert "has other adapters than this model" in message and "'gelu'" in message and "'relu'" in message
 
     @pytest.mark.long
     def test_a_pack_in_the_place_of_a_runs_own(self, given, trained):
         run(given, do_train=True, do_eval=True, adapter_activation="relu")
         shutil.copy(pack_of(trained), given["output_dir"])
-        assert "has other adapters" in refusal(given, do_eval=True, adapter_activation="relu")
+        assert "has other adapters" in error_of(given, do_eval=True, adapter_activation="relu")
 
     def test_labels_in_another_order(self, given, tmp_path):
         rows = "".join(f"the cat {'is' if index % 2 else 'are'} big,{'ab'[index % 2]}\n" for index in range(16))
@@ -557,38 +539,36 @@ class TestRefusals:
         run(given, do_train=True, labels="a,b", **own)
         other = str(given["output_dir"]) + "-2"
         own["output_dir"] = other
-        message = refusal(given, do_eval=True, labels="b,a", adapter_pack=pack_of(given), **own)
+        message = error_of(given, do_eval=True, labels="b,a", adapter_pack=pack_of(given), **own)
         assert "had the labels a, b; now they are b, a" in message
 
     def test_another_pack_beside_the_run_of_the_output_folder(self, given, trained):
         run(given, do_train=True)
-        message = refusal(
-            given, do_eval=True, init_checkpoint=given["output_dir"], adapter_pack=pack_of(trained)
-        )
+        message = error_of(given, do_eval=True, init_checkpoint=given["output_dir"], adapter_pack=pack_of(trained))
         assert "holds a run of its own" in message
 
     @pytest.mark.parametrize("name", ["lr[1]", "a*", "b?"])
     def test_folders_whose_names_are_patterns(self, given, tmp_path, name):
-        assert "pattern" in refusal(given, do_train=True, output_dir=str(tmp_path / name))
+        assert "pattern" in error_of(given, do_train=True, output_dir=str(tmp_path / name))
 
     def test_the_state_of_an_optimizer_is_no_checkpoint(self, given):
         run(given, do_train=True)
         named = os.path.join(given["output_dir"], "optimizer.ckpt-16")
-        assert "holds the state of an optimizer" in refusal(given, do_eval=True, init_checkpoint=named)
+        assert "holds the state of an optimizer" in error_of(given, do_eval=True, init_checkpoint=named)
 
     def test_a_damaged_pack(self, given, trained, tmp_path):
         path = shutil.copy(pack_of(trained), str(tmp_path / "cut.safetensors"))
         with open(path, "r+b") as file:
             file.truncate(os.path.getsize(path) - 100)
-        assert "is damaged" in refusal(given, do_eval=True, adapter_pack=path)
+        assert "is damaged" in error_of(given, do_eval=True, adapter_pack=path)
 
     def test_a_pack_in_the_folder_of_another_run(self, given, trained):
         run(given, do_train=True)
-        message = refusal(given, do_eval=True, adapter_pack=pack_of(trained))
+        message = error_of(given, do_eval=True, adapter_pack=pack_of(trained))
         assert "holds a run of its own" in message
 
     def test_no_pack_at_all(self, given, tmp_path):
-        assert "There is no adapter pack" in refusal(given, do_eval=True, adapter_pack=str(tmp_path / "none"))
+        assert "There is no adapter pack" in error_of(given, do_eval=True, adapter_pack=str(tmp_path / "none"))
 
 
 if __name__ == "__main__":

@@ -10,42 +10,25 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tests.helpers import TINY, VOCABULARY, base_flags, read_results, tiny_config, write_bert, write_cola
 
-from adapter_bert.common import errors
 import modeling
 import optimization
 import run_classifier
 import tokenization
-from adapter_layers import AdapterConfig
-from run_classifier import ClassifierSettings, run_task
+from adapter_bert.common import errors
 from adapter_bert.devices import estimators
-from adapter_bert.weights import packs
 from adapter_bert.model import parameters
 from adapter_bert.model.heads import ClassificationHead
+from adapter_bert.weights import packs
+from adapter_layers import AdapterConfig
+from tests.helpers import TINY, VOCABULARY, base_flags, read_results, tiny_config, write_bert, write_cola
+from tests.runs.helpers import error_of, run
 
 
 @pytest.fixture
 def given(tiny_bert, cola_dir, tmp_path):
     """Settings of a short run, to be changed by a test."""
     return dict(base_flags(tiny_bert, cola_dir, str(tmp_path / "out")), num_train_epochs=1.0, learning_rate=1e-3)
-
-
-def run(given, **changes):
-    run_task(ClassifierSettings(**dict(given, **changes)))
-
-
-def refusal(given, **changes) -> str:
-    """The sentence a user gets; checks that nothing was written to the output folder."""
-    values = dict(given, **changes)
-    before = sorted(os.listdir(values["output_dir"])) if os.path.exists(values["output_dir"]) else None
-    with pytest.raises(errors.UserError) as caught:
-        run_task(ClassifierSettings(**values))
-    after = sorted(os.listdir(values["output_dir"])) if os.path.exists(values["output_dir"]) else None
-    assert after == before, "something half-written was left behind"
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 class TestRun:
@@ -64,7 +47,7 @@ class TestRun:
             seed = json.load(file)["seed"]
         assert isinstance(seed, int)
         run(given, seed=None, do_train=True, do_eval=True)  # the same command continues the same run
-        assert "--seed was" in refusal(given, seed=seed + 1, do_train=True)
+        assert "--seed was" in error_of(given, seed=seed + 1, do_train=True)
 
     @pytest.mark.long
     @pytest.mark.parametrize(
@@ -90,7 +73,7 @@ class TestRun:
     def test_other_spellings_of_the_same_settings_continue_the_run(self, given):
         run(given, do_train=True, adapter_layers="0-1", adapter_activation="GELU")
         run(given, do_train=True, adapter_layers="0,1", adapter_activation="gelu", task_name="cola")
-        assert "--adapter_layers was [0, 1], is None" in refusal(given, do_train=True)
+        assert "--adapter_layers was [0, 1], is None" in error_of(given, do_train=True)
 
     @pytest.mark.long
     def test_a_named_checkpoint_of_the_run_is_the_one_that_is_evaluated(self, given):
@@ -146,7 +129,7 @@ class TestRun:
     def test_a_batch_may_be_worked_out_in_parts(self, given):
         run(given, do_train=True, do_eval=True, gradient_accumulation_steps=4)
         assert read_results(given["output_dir"])["global_step"] == 8
-        assert "--gradient_accumulation_steps was 4, is 1" in refusal(given, do_train=True)
+        assert "--gradient_accumulation_steps was 4, is 1" in error_of(given, do_train=True)
 
     @pytest.mark.long
     def test_a_head_trained_for_another_task_gives_way_to_a_fresh_one(self, given, tmp_path):
@@ -161,7 +144,7 @@ class TestRun:
         checkpoint = tf.train.latest_checkpoint(given["output_dir"])
         changes = {"task_name": "mnli", "data_dir": str(rte), "init_checkpoint": checkpoint,
                    "output_dir": str(tmp_path / "second")}  # fmt: skip
-        assert "labels was ['0', '1'], is ['contradiction'," in refusal(given, do_eval=True, **changes)
+        assert "labels was ['0', '1'], is ['contradiction'," in error_of(given, do_eval=True, **changes)
         run(given, do_train=True, do_eval=True, **changes)
         assert read_results(changes["output_dir"])["eval_accuracy"] <= 1.0
 
@@ -181,7 +164,7 @@ class TestRun:
 
 class TestRefusals:
     def test_nothing_to_do(self, given):
-        assert "--do_train" in refusal(given)
+        assert "--do_train" in error_of(given)
 
     @pytest.mark.parametrize(
         "changes, words",
@@ -225,7 +208,7 @@ class TestRefusals:
         ],
     )
     def test_wrong_values_are_named(self, given, changes, words):
-        assert words in refusal(given, do_train=True, **changes)
+        assert words in error_of(given, do_train=True, **changes)
 
     @pytest.mark.parametrize(
         "file, text, words",
@@ -241,23 +224,23 @@ class TestRefusals:
         data = write_cola(str(tmp_path / "data"))
         with open(os.path.join(data, file), "w") as writer:
             writer.write(text)
-        assert words in refusal(given, data_dir=data, do_train=True, do_eval=True, do_predict=True)
+        assert words in error_of(given, data_dir=data, do_train=True, do_eval=True, do_predict=True)
 
     def test_a_missing_file_is_named_and_its_neighbours_listed(self, given, tmp_path):
         data = write_cola(str(tmp_path / "data"))
         os.remove(os.path.join(data, "dev.tsv"))
-        text = refusal(given, data_dir=data, do_eval=True)
+        text = error_of(given, data_dir=data, do_eval=True)
         assert "dev.tsv does not exist" in text and "train.tsv" in text
 
     def test_vocabulary_and_config_that_disagree_in_size(self, given, tmp_path):
         short = tmp_path / "vocab.txt"
         short.write_text("\n".join(VOCABULARY[:-1]) + "\n")
-        text = refusal(given, vocab_file=str(short), do_train=True)
+        text = error_of(given, vocab_file=str(short), do_train=True)
         assert str(len(VOCABULARY) - 1) in text and str(len(VOCABULARY)) in text
 
     def test_a_checkpoint_of_another_architecture(self, given, tmp_path):
         write_bert(str(tmp_path / "wide"), tiny_config(hidden_size=32))
-        text = refusal(given, init_checkpoint=str(tmp_path / "wide" / "bert_model.ckpt"), do_train=True)
+        text = error_of(given, init_checkpoint=str(tmp_path / "wide" / "bert_model.ckpt"), do_train=True)
         assert "of 39 variables match" in text and "word_embeddings is [" in text
 
     def test_a_damaged_checkpoint(self, given, tiny_bert, tmp_path):
@@ -266,19 +249,19 @@ class TestRefusals:
         data = os.path.join(copy, "bert_model.ckpt.data-00000-of-00001")
         with open(data, "r+b") as file:
             file.truncate(os.path.getsize(data) // 2)
-        assert "is damaged" in refusal(given, init_checkpoint=os.path.join(copy, "bert_model.ckpt"), do_train=True)
+        assert "is damaged" in error_of(given, init_checkpoint=os.path.join(copy, "bert_model.ckpt"), do_train=True)
 
     def test_a_cased_release_with_lower_casing(self, given, tiny_bert, tmp_path):
         cased = str(tmp_path / "cased_L-12_H-768_A-12")
         shutil.copytree(tiny_bert, cased)
-        text = refusal(given, init_checkpoint=os.path.join(cased, "bert_model.ckpt"), do_train=True)
+        text = error_of(given, init_checkpoint=os.path.join(cased, "bert_model.ckpt"), do_train=True)
         assert "--do_lower_case" in text
 
     def test_an_output_folder_with_a_run_of_other_settings(self, given):
         run(given, do_train=True)
-        text = refusal(given, do_train=True, learning_rate=5e-4, num_train_epochs=2.0)
+        text = error_of(given, do_train=True, learning_rate=5e-4, num_train_epochs=2.0)
         assert "--learning_rate was 0.001, is 0.0005" in text and "--num_train_epochs was 1.0, is 2.0" in text
-        assert "--adapter_size was 4, is 8" in refusal(given, do_eval=True, adapter_size=8)
+        assert "--adapter_size was 4, is 8" in error_of(given, do_eval=True, adapter_size=8)
         run(given, do_eval=True, learning_rate=5e-4)  # what only training looks at does not matter to evaluation
 
     def test_weights_without_optimizer_slots_are_no_run_to_continue(self, given, tiny_bert, tmp_path):
@@ -291,7 +274,7 @@ class TestRefusals:
         prefix = write_bert(given["output_dir"], tiny_config(), AdapterConfig(size=4), extra=add_head)
         with open(os.path.join(given["output_dir"], "checkpoint"), "w") as file:
             file.write(f'model_checkpoint_path: "{os.path.basename(prefix)}"\n')
-        text = refusal(given, do_train=True)
+        text = error_of(given, do_train=True)
         assert "optimizer.ckpt-" in text and "missing" in text and "another --output_dir" in text
 
     def test_a_loss_that_is_not_a_number_stops_the_run_and_says_what_is_good(self, given, tmp_path):
@@ -305,7 +288,7 @@ class TestRefusals:
             run(given, init_checkpoint=prefix, do_train=True)
 
     def test_evaluation_without_any_checkpoint(self, given):
-        assert "nothing to evaluate" in refusal(given, init_checkpoint=None, do_eval=True)
+        assert "nothing to evaluate" in error_of(given, init_checkpoint=None, do_eval=True)
 
 
 class TestNotebookNames:

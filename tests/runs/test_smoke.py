@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+
 from tests.helpers import base_flags, command_line, read_results, run_command
 
 STEPS = 400

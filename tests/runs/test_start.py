@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tests.helpers import ROOT, assert_mentions
 
 pytestmark = pytest.mark.smoke

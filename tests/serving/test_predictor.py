@@ -14,8 +14,9 @@ import pytest
 
 from adapter_bert.common import errors
 from adapter_bert.serving.predictor import Prediction, Predictor, _batches
-from adapter_bert.weights import packs, record
+from adapter_bert.weights import packs
 from adapter_bert.weights.exchange import huggingface
+from adapter_bert.weights.run_folder import RunFolder
 from run_classifier import ClassifierSettings, run_task
 from scripts import predict as predict_script
 from tests.helpers import base_flags, message_of, tiny_config, write_bert
@@ -88,7 +89,7 @@ def test_a_text_of_any_length_is_cut_as_in_training(predictor):
 
 def test_a_regression_gives_numbers(trained, tmp_path, sentences):
     pack = regression_pack(trained, str(tmp_path / "number.safetensors"))
-    base = record.read(trained)["init_checkpoint"]
+    base = RunFolder(trained).read_settings()["init_checkpoint"]
     with Predictor(init_checkpoint=base, adapter_pack=pack) as made:
         found = made.predict(sentences[:2])
     assert all(isinstance(prediction.number, float) for prediction in found)

@@ -1,0 +1,71 @@
+"""The history of a training: its evaluations and how long its steps took."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import errors, files
+from adapter_bert.evaluation.scores import Scores
+
+
+class History:
+    """Evaluations and step times of a training, kept in a JSON file.
+
+    Attributes:
+      evaluations: one dictionary for each evaluation: step, loss, metrics, collapsed.
+      seconds: time spent in training steps, without evaluation.
+      steps, examples: steps and examples in that time. Those of a killed process are missing in all three.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Read the file; start empty if it does not exist."""
+        self._path = path
+        self.evaluations: List[Dict[str, Any]] = []
+        self.seconds, self.steps, self.examples = 0.0, 0, 0
+        if tf.gfile.Exists(path):
+            content = files.read_json_object(path)
+            try:
+                self.evaluations = [dict(entry, step=int(entry["step"])) for entry in content["evaluations"]]
+                self.seconds = float(content["seconds"])
+                self.steps, self.examples = int(content["steps"]), int(content["examples"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise errors.UserError(
+                    f"{path} is damaged ({errors.reason(error)}): use another --output_dir."
+                ) from None
+
+    def forget_after(self, step: int, keep: Optional[int] = None) -> None:
+        """Drop the evaluations after a step, which the continued training repeats; `keep` is a step to keep anyway."""
+        self.evaluations = [entry for entry in self.evaluations if entry["step"] <= step or entry["step"] == keep]
+
+    def at(self, step: Optional[int]) -> Optional[Dict[str, Any]]:
+        """Return the evaluation at a step, or None."""
+        return next((entry for entry in self.evaluations if entry["step"] == step), None)
+
+    def add(self, step: int, scores: Scores) -> None:
+        """Add an evaluation."""
+        self.evaluations.append(
+            {"step": step, "loss": scores.loss, "metrics": dict(scores.metrics), "collapsed": scores.collapsed}
+        )
+        self.evaluations.sort(key=lambda entry: entry["step"])
+
+    def add_step(self, seconds: float, examples: int) -> None:
+        """Count a training step."""
+        self.seconds += seconds
+        self.steps += 1
+        self.examples += examples
+
+    def write(self) -> None:
+        """Write the file."""
+        content = {"evaluations": self.evaluations, "seconds": round(self.seconds, 3)}
+        files.write_json(self._path, dict(content, steps=self.steps, examples=self.examples))
+
+    def summary(self) -> Dict[str, Any]:
+        """Return the part `training` of `results.json`."""
+        return {
+            "seconds": self.seconds,
+            "steps_computed": self.steps,
+            "examples_per_second": round(self.examples / self.seconds, 3) if self.seconds else None,
+            "evaluations": self.evaluations,
+        }

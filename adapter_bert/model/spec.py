@@ -1,0 +1,61 @@
+"""What determines a model's graph and its variables."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, List, Optional, Tuple
+
+import adapter_layers
+import modeling
+import optimization
+from adapter_bert.common.cached_property import cached_property
+from adapter_bert.model import parameters
+from adapter_bert.model.heads import Head
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+    """A BERT with adapters and a head, and which of its variables train.
+
+    Attributes:
+      config: architecture of BERT.
+      head: the task's head, see `model.heads`.
+      adapter: the adapters, see `adapter_layers.get_adapter`; None for none.
+      tuning_mode: what trains, see `optimization.trainable_names`.
+      top_layers: number of layers that train, in mode `top_layers`.
+      use_one_hot_embeddings: whether words are looked up with a matrix product.
+    """
+
+    config: modeling.BertConfig
+    head: Head
+    adapter: adapter_layers.AdapterFn = None
+    tuning_mode: str = "adapter"
+    top_layers: Optional[int] = None
+    use_one_hot_embeddings: bool = False
+
+    @cached_property
+    def shapes(self) -> parameters.Shapes:
+        """Name -> shape of every variable, in the order of the graph."""
+        return parameters.model_shapes(self.config, self.head, self.adapter)
+
+    @cached_property
+    def trained_names(self) -> List[str]:
+        """Names of the variables that train."""
+        layers = self.config.num_hidden_layers
+        return optimization.trainable_names(list(self.shapes), self.tuning_mode, layers, self.top_layers)
+
+    @cached_property
+    def frozen_names(self) -> List[str]:
+        """Names of the variables that do not train."""
+        trained = set(self.trained_names)
+        return [name for name in self.shapes if name not in trained]
+
+    @property
+    def trained_shapes(self) -> Dict[str, Tuple[int, ...]]:
+        """Name -> shape of the variables that train."""
+        return {name: self.shapes[name] for name in self.trained_names}
+
+    @property
+    def base_names(self) -> List[str]:
+        """Names of the variables of BERT itself: neither adapters nor head."""
+        return [name for name in self.shapes if parameters.group_of(name) not in ("adapters", "head")]

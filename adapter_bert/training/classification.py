@@ -1,0 +1,158 @@
+"""The workflow of `run_classifier.py`: classification and regression."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from typing import Dict, List, Optional, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert import tasks
+from adapter_bert.common import errors, files
+from adapter_bert.evaluation import glue_submission, metrics
+from adapter_bert.evaluation.results import EvalResults
+from adapter_bert.evaluation.scores import Scorer, score_rows
+from adapter_bert.model.heads import ClassificationHead, LabelHead, RegressionHead
+from adapter_bert.pipeline.feature_store import FeatureStore
+from adapter_bert.settings.classifier import ClassifierSettings
+from adapter_bert.tasks import custom
+from adapter_bert.tasks.task_data import TaskData
+from adapter_bert.training import reporting
+from adapter_bert.training.trainer import DevSet, Trainer
+from adapter_bert.weights.pretrained import PretrainedBert
+from adapter_bert.weights.run_folder import TEST_RESULTS_FILE, RunFolder
+
+Features = Dict[str, List[str]]
+
+
+def run(settings: ClassifierSettings) -> Optional[EvalResults]:
+    """Run the requested train, eval and predict phases. Nothing is written before everything is checked.
+
+    Args:
+      settings: validated settings.
+
+    Returns:
+      The results of the dev split if it was evaluated.
+    """
+    with files.user_errors():
+        folder = RunFolder(settings.output_dir)
+        data = load_data(settings)
+        settings = dataclasses.replace(settings, task_name=data.task.name)
+        bert = PretrainedBert.load(settings)
+        head = make_head(settings, data)
+        trainer = Trainer(settings, bert, head, folder, data.fingerprints(), len(data.splits.get("train", ())))
+        # Before there is a session: features are made in forked processes.
+        features = make_features(trainer, data)
+    results = None
+    if settings.do_train:
+        dev = DevSet(features["dev"], make_scorer(head, data.task)) if settings.evaluates_in_training else None
+        trainer.train(features["train"], dev)
+    if settings.do_eval:
+        results = evaluate(trainer, data, features["dev"])
+    if settings.do_predict:
+        predict(trainer, data, features["test"])
+    if settings.do_train or settings.do_eval:
+        tf.logging.info("***** Done: weights %s, results in %s *****", trainer.weights.path, folder.path)
+    return results
+
+
+def load_data(settings: ClassifierSettings) -> TaskData:
+    """Read the task and the requested splits."""
+    requested = {"train": settings.do_train, "dev": settings.do_eval, "test": settings.do_predict}
+    if settings.has_custom_data:
+        data = _load_custom_data(settings, requested)
+    else:
+        task = settings.known_task()
+        splits = [name for name, is_requested in requested.items() if is_requested]
+        data = TaskData(task, {name: tasks.StreamedSplit(task, settings.data_dir, name) for name in splits})
+    if settings.primary_metric:
+        names = metrics.with_primary(settings.primary_metric, data.task)
+        data = dataclasses.replace(data, task=dataclasses.replace(data.task, metrics=names))
+    return data
+
+
+def _load_custom_data(settings: ClassifierSettings, requested: Dict[str, bool]) -> TaskData:
+    if settings.data_dir:
+        raise errors.UserError(
+            f"--data_dir={settings.data_dir} is the folder of a known task and cannot be combined with --train_file, "
+            "--dev_file and --test_file, which are paths of their own."
+        )
+    custom_data = settings.custom_data
+    # Needed even without training: the rest must be what was trained on, or training rows would be evaluated.
+    requested["train"] |= bool(settings.do_eval and settings.train_file and custom_data.splits_off_dev)
+    splits = [name for name, is_requested in requested.items() if is_requested]
+    labels = RunFolder(settings.output_dir).labels(settings)
+    data = TaskData(*custom.read(settings.task_name, custom_data, splits, labels))
+    name = glue_submission.file_name(data.task)
+    path = os.path.join(settings.output_dir, name)
+    given = [os.path.realpath(path) for path in (settings.train_file, settings.dev_file, settings.test_file) if path]
+    if name == TEST_RESULTS_FILE or os.path.realpath(path) in given:
+        raise errors.UserError(
+            f"The predictions of --task_name={data.task.name} would overwrite {path}; choose another name."
+        )
+    data.warn_of_overlap()
+    return data
+
+
+def make_head(settings: ClassifierSettings, data: TaskData) -> LabelHead:
+    """Return the head of the task."""
+    labels = data.task.labels
+    weights = None
+    if settings.do_train:
+        weights = custom.class_weights(settings.class_weights, data.splits["train"], labels)
+    return RegressionHead() if data.task.is_regression else ClassificationHead(len(labels), weights)
+
+
+def make_features(trainer: Trainer, data: TaskData) -> Features:
+    """Return the TFRecord files of each split, from the cache of features if they are there."""
+    settings = trainer.settings
+    store = FeatureStore(settings.feature_folders, trainer.bert.tokenizer, settings.tokenizer_key)
+    batch_sizes = {"dev": settings.eval_batch_size, "test": settings.predict_batch_size}
+    features = {}
+    for split, examples in data.splits.items():
+        if split != "train" or settings.do_train:
+            pad_to = settings.device.padded_batch_size(batch_sizes.get(split, 1))
+            features[split] = store.example_files(split, examples, data.task.labels, settings.max_seq_length, pad_to)
+    return features
+
+
+def make_scorer(head: LabelHead, task: tasks.Task) -> Scorer:
+    """Return the function that scores predictions for the dev split."""
+    names = task.metrics
+    if not task.is_regression:
+        # The original reports it for every task.
+        names = tuple(dict.fromkeys(names + ("accuracy",)))
+    return functools.partial(score_rows, names, head)
+
+
+def evaluate(trainer: Trainer, data: TaskData, dev_files: Sequence[str]) -> EvalResults:
+    """Score the dev split; write `eval_results.txt` and `results.json`."""
+    rows = list(trainer.predict(dev_files, trainer.settings.eval_batch_size))
+    scores = make_scorer(trainer.spec.head, data.task)(rows)
+    majority = metrics.majority_class_score(list(scores.metrics), np.array([row["label_ids"] for row in rows]))
+    results = reporting.make_results(trainer, scores, majority, data.sizes(), rows)
+    reporting.report(trainer, scores, results)
+    return results
+
+
+def predict(trainer: Trainer, data: TaskData, test_files: Sequence[str]) -> None:
+    """Predict the test split.
+
+    Write `test_results.tsv`, one line of class probabilities (or the predicted number) for each example, and the
+    predicted labels in the format of GLUE's server, e.g. `CoLA.tsv`.
+    """
+    settings, task, folder = trainer.settings, data.task, trainer.folder
+    rows = list(trainer.predict(test_files, settings.predict_batch_size))
+    lines = ["\t".join(map(str, row["logits" if task.is_regression else "probabilities"])) for row in rows]
+    if settings.predict_header or settings.has_custom_data:
+        lines.insert(0, "\t".join(task.labels or ["prediction"]))
+    path = folder.file(TEST_RESULTS_FILE)
+    files.write_text(path, "\n".join(lines) + "\n")
+    problem = glue_submission.mismatch(task, len(rows))
+    if problem:
+        tf.logging.warning("%s.", problem)
+    submission = glue_submission.write(task, [trainer.spec.head.decode(row) for row in rows], folder.path)
+    tf.logging.info("***** Predictions for %d examples: %s, %s *****", len(rows), path, submission)

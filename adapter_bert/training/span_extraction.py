@@ -1,0 +1,156 @@
+"""The workflow of `run_squad.py`: extractive question answering."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, List, Optional
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import errors, files
+from adapter_bert.evaluation import answer_decoding
+from adapter_bert.evaluation.answer_decoding import AnswerDecoder
+from adapter_bert.evaluation.results import EvalResults
+from adapter_bert.model.heads import SpanHead
+from adapter_bert.pipeline.feature_store import FeatureStore, num_records
+from adapter_bert.settings.squad import SquadSettings
+from adapter_bert.tasks import squad
+from adapter_bert.tasks.task_data import SquadData
+from adapter_bert.training import reporting
+from adapter_bert.training.trainer import DevSet, Trainer
+from adapter_bert.weights.pretrained import PretrainedBert
+from adapter_bert.weights.run_folder import RunFolder
+
+Features = Dict[str, List[str]]
+
+
+def run(settings: SquadSettings) -> Optional[EvalResults]:
+    """Run the requested train, eval and predict phases. Nothing is written before everything is checked.
+
+    Args:
+      settings: validated settings.
+
+    Returns:
+      The results of the dev file if it has answers to compare with.
+    """
+    with files.user_errors():
+        folder = RunFolder(settings.output_dir)
+        settings = use_recorded_name(settings, folder)
+        data = load_data(settings)
+        bert = PretrainedBert.load(settings)
+        num_questions = data.train.num_questions if data.train else 0
+        trainer = Trainer(settings, bert, SpanHead(), folder, data.fingerprints(), num_questions)
+        # Before there is a session: features are made in forked processes.
+        features = make_features(trainer, data)
+    decoder = AnswerDecoder(data.dev, bert.tokenizer, settings.lengths, settings.rules) if data.dev else None
+    results = None
+    if settings.do_train:
+        dev = DevSet(features["eval"], decoder.score) if settings.evaluates_in_training else None
+        trainer.train(features["train"], dev)
+    if settings.answers:
+        results = answer(trainer, data, features["predict"], decoder)
+    tf.logging.info("***** Done: weights %s, results in %s *****", trainer.weights.path, folder.path)
+    return results
+
+
+def use_recorded_name(settings: SquadSettings, folder: RunFolder) -> SquadSettings:
+    """Complete the task's name, and warn if the weights were trained for the other version of SQuAD."""
+    recorded = folder.recorded_settings(settings)
+    version_2 = settings.version_2_with_negative
+    trained = recorded.get("version_2_with_negative", version_2)
+    if not settings.do_train and trained != version_2:
+        tf.logging.warning(
+            "The weights were trained with --version_2_with_negative=%s; it is %s now.", trained, version_2
+        )
+    name = settings.task_name or recorded.get("task_name") or f"SQuAD-{'v2.0' if version_2 else 'v1.1'}"
+    return dataclasses.replace(settings, task_name=name)
+
+
+def load_data(settings: SquadSettings) -> SquadData:
+    """Read the requested files."""
+    train = dev = None
+    if settings.do_train:
+        whole = squad.read(settings.train_file)
+        squad.check_version(whole, settings.version_2_with_negative)
+        train = squad.for_training(whole)
+        if settings.verbose_logging:
+            kept = {question.id for question in train.questions()}
+            for question in whole.questions():
+                if question.id not in kept:
+                    tf.logging.info("Not used for training: %s", question.id)
+    if settings.answers:
+        dev = squad.read(settings.predict_file)
+        squad.check_version(dev, settings.version_2_with_negative)
+        if settings.do_eval and not dev.has_answers:
+            raise errors.UserError(
+                f"--do_eval=true: {settings.predict_file} has no answers to compare with; use --do_predict=true alone."
+            )
+    data = SquadData(train, dev, settings.evaluates_in_training)
+    data.log_summary()
+    return data
+
+
+def make_features(trainer: Trainer, data: SquadData) -> Features:
+    """Return the TFRecord files of `train`, and of the dev file for `eval` (during training) and `predict`."""
+    settings, device = trainer.settings, trainer.settings.device
+    store = FeatureStore(settings.feature_folders, trainer.bert.tokenizer, settings.tokenizer_key)
+    features: Features = {}
+    if data.dev:
+        pads = {name: device.padded_batch_size(getattr(settings, f"{name}_batch_size")) for name in ("predict", "eval")}
+        by_pad = {pad_to: store.span_files("dev", data.dev, settings.lengths, pad_to) for pad_to in set(pads.values())}
+        features = {name: by_pad[pad_to] for name, pad_to in pads.items()}
+    if data.train:
+        features["train"] = store.span_files("train", data.train, settings.lengths)
+        if not num_records(features["train"]):
+            raise errors.UserError(f"{settings.train_file}: no paragraph has a token to train on.")
+    return features
+
+
+def answer(trainer: Trainer, data: SquadData, dev_files: List[str], decoder: AnswerDecoder) -> Optional[EvalResults]:
+    """Answer the dev file, and score the answers if the right ones are known.
+
+    Write `predictions.json`, `nbest_predictions.json` and, for SQuAD 2.0, `null_odds.json`; with scores also
+    `eval_results.txt` and `results.json`.
+    """
+    settings, folder = trainer.settings, trainer.folder
+    rows = list(trainer.predict(dev_files, settings.predict_batch_size))
+    answers = decoder.answer(rows)
+    paths = answer_decoding.write(folder.path, answers, settings.version_2_with_negative)
+    tf.logging.info("***** Answers to %d questions: %s *****", len(answers), ", ".join(paths))
+    if not any(answer.text for answer in answers.values()):
+        tf.logging.warning("No question was answered.")
+    if not data.dev.has_answers:
+        old = folder.result_files()
+        if old:
+            tf.logging.warning("%s in %s belong to earlier answers.", " and ".join(old), folder.path)
+        _log_fitted_threshold(trainer)
+        return None
+    scores, no_answer = decoder.score_answers(answers, rows), decoder.no_answer_score()
+    results = reporting.make_results(trainer, scores, no_answer, data.sizes(), rows)
+    reporting.report(trainer, scores, results)
+    _log_better_threshold(results)
+    return results
+
+
+def _log_fitted_threshold(trainer: Trainer) -> None:
+    """Log the threshold that the training fitted, because none can be fitted to a file without answers."""
+    settings, pack = trainer.settings, trainer.weights.pack
+    fitted = pack.config.metrics.get("best_f1_thresh") if pack else None
+    if settings.version_2_with_negative and fitted is not None:
+        tf.logging.info(
+            "Used --null_score_diff_threshold=%s; the value fitted on the dev file of the training is %s.",
+            settings.null_score_diff_threshold,
+            fitted,
+        )
+
+
+def _log_better_threshold(results: EvalResults) -> None:
+    scores = results.metrics
+    if scores.get("best_f1", 0.0) > scores["f1"]:
+        tf.logging.info(
+            "With --null_score_diff_threshold=%s, F1 would be %.2f instead of %.2f%s.",
+            scores["best_f1_thresh"],
+            scores["best_f1"],
+            scores["f1"],
+            "" if scores["best_f1"] > results.majority["best_f1"] else ", the same as without any answer",
+        )

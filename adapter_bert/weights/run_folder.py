@@ -1,0 +1,236 @@
+"""The output folder of a run: the only code that knows which files it contains."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from typing import Any, Dict, List, Mapping, Optional
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import errors, files
+from adapter_bert.evaluation.history import History
+from adapter_bert.evaluation.results import EvalResults
+from adapter_bert.settings.flags import MODEL, TRAINING
+from adapter_bert.settings.groups import ADAPTER_SETTINGS, Settings
+from adapter_bert.weights import checkpoints, packs
+
+SETTINGS_FILE = "settings.json"
+HISTORY_FILE = "training.json"
+RESULTS_FILE = "results.json"
+RESULTS_TEXT_FILE = "eval_results.txt"
+TEST_RESULTS_FILE = "test_results.tsv"
+# Summaries of the dev scores, which TensorBoard shows as a run of their own.
+EVAL_SUMMARIES = "eval"
+# Settings that name the weights a run starts from.
+STARTING_POINTS = ("init_checkpoint", "adapter_pack")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """A run that is started, continued or evaluated, with what its folder recorded earlier.
+
+    Attributes:
+      settings: settings of this command.
+      recorded: settings recorded by the training that is continued or evaluated; empty if there is none.
+      fingerprints: labels and hashes that identify the data and the base; the key `facts` of `settings.json`.
+      seed: seed of the run.
+    """
+
+    settings: Settings
+    recorded: Mapping[str, Any]
+    fingerprints: Mapping[str, Any]
+    seed: int
+
+    def training_settings(self) -> Dict[str, Any]:
+        """Return all settings, with the values of the earlier training if this command does not train."""
+        values = dict(dataclasses.asdict(self.settings), seed=self.seed)
+        if not self.settings.do_train:
+            names = [f.name for f in dataclasses.fields(self.settings) if f.metadata["scope"] == TRAINING]
+            values.update({name: self.recorded[name] for name in names if name in self.recorded})
+        return values
+
+
+class RunFolder:
+    """The files of one run: settings, checkpoints, best pack, history, results and predictions.
+
+    Attributes:
+      path: path of the folder, which need not exist yet.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def file(self, name: str) -> str:
+        """Return the path of a file in this folder."""
+        return os.path.join(self.path, name)
+
+    @property
+    def pack_path(self) -> str:
+        """Path of the run's pack: its best weights, or its last ones if none were scored."""
+        return self.file(packs.FILE_NAME)
+
+    def has_pack(self) -> bool:
+        """Return whether the run has written its pack."""
+        return tf.gfile.Exists(self.pack_path)
+
+    def latest_checkpoint(self) -> Optional[str]:
+        """Return the prefix of the newest checkpoint, or None. A damaged state raises `errors.UserError`."""
+        return checkpoints.find_latest(self.path)
+
+    def latest_step(self) -> int:
+        """Return the step of the newest checkpoint; 0 if there is none."""
+        latest = self.latest_checkpoint()
+        return checkpoints.read_step(latest) if latest else 0
+
+    def holds_run(self) -> bool:
+        """Return whether the folder contains weights of a run."""
+        return self.has_pack() or self.latest_checkpoint() is not None
+
+    def contains(self, path: str) -> bool:
+        """Return whether a path names this folder, or a checkpoint or pack in it."""
+        own = os.path.realpath(self.path)
+        return own in (os.path.realpath(path), os.path.realpath(checkpoints.folder_of(path)))
+
+    def history(self) -> History:
+        """Read the history of the training; empty if there is none."""
+        return History(self.file(HISTORY_FILE))
+
+    def read_settings(self) -> Dict[str, Any]:
+        """Read the settings recorded by the training in this folder; empty if there are none."""
+        path = self.file(SETTINGS_FILE)
+        return files.read_json_object(path) if tf.gfile.Exists(path) else {}
+
+    def recorded_settings(self, settings: Settings) -> Dict[str, Any]:
+        """Return the recorded settings of the run that `settings` continue or evaluate; empty if there are none.
+
+        They come from this folder if it holds weights. To evaluate in a new folder, they come from the pack, or from
+        the folder of `init_checkpoint`.
+        """
+        if self.holds_run():
+            recorded = self.read_settings()
+            if not recorded and not settings.do_train and self.has_pack():
+                return _settings_of_pack(settings, packs.read_config(self.pack_path))
+            return recorded
+        if settings.do_train or not settings.init_checkpoint:
+            return {}
+        if settings.adapter_pack:
+            return _settings_of_pack(settings, packs.read_config(packs.find(settings.adapter_pack)))
+        path = settings.init_checkpoint
+        return RunFolder(path if tf.gfile.IsDirectory(path) else checkpoints.folder_of(path)).read_settings()
+
+    def labels(self, settings: Settings) -> Optional[List[str]]:
+        """Return the labels that the run to continue or evaluate was trained with, or None if there is none."""
+        return self.recorded_settings(settings).get("facts", {}).get("labels")
+
+    def check_same_run(self, settings: Settings, fingerprints: Mapping[str, Any]) -> RunRecord:
+        """Check that a command belongs to the run that it continues or evaluates.
+
+        Args:
+          settings: settings of the command.
+          fingerprints: labels and hashes of the data that the command found.
+
+        Raises:
+          errors.UserError: the recorded run has other settings or other data; lists the differences.
+        """
+        recorded = self.recorded_settings(settings)
+        differences = _different_settings(settings, recorded) + _different_fingerprints(fingerprints, recorded)
+        if recorded and differences:
+            raise errors.UserError(self._describe_differences(settings, differences))
+        if recorded and settings.do_train and not settings.evaluates_in_training and self._is_scored():
+            raise errors.UserError(
+                f"The run in {self.path} evaluates during training; without evaluation, its best weights would become "
+                "outdated. Add --do_eval=true, or use another --output_dir."
+            )
+        seed = settings.seed
+        if seed is None:
+            seed = recorded.get("seed", random.SystemRandom().randrange(2**31))
+        return RunRecord(settings, recorded, dict(recorded.get("facts", {}), **fingerprints), seed)
+
+    def _describe_differences(self, settings: Settings, differences: List[str]) -> str:
+        place, advice = f"output folder {self.path}", "Use another --output_dir, or the same settings."
+        if not self.holds_run():
+            place, advice = f"folder of --init_checkpoint={settings.init_checkpoint}", "Use the same settings."
+            if settings.adapter_pack:
+                place = f"pack {settings.adapter_pack}"
+        return "The {} contains a run with other settings: {}. {}".format(place, "; ".join(differences), advice)
+
+    def _is_scored(self) -> bool:
+        """Return whether the pack was selected by its score."""
+        return self.has_pack() and bool(self.history().evaluations)
+
+    def claim(self, record: RunRecord, base_fingerprints: Mapping[str, Any]) -> RunRecord:
+        """Create the folder; before training, clean up after a killed run and record the run's settings.
+
+        Args:
+          record: the run.
+          base_fingerprints: further fingerprints to record.
+
+        Returns:
+          The record with all fingerprints.
+        """
+        files.make_folder(self.path)
+        if not record.settings.do_train:
+            return record
+        checkpoints.remove_leftovers(self.path)
+        record = dataclasses.replace(record, fingerprints=dict(record.fingerprints, **base_fingerprints))
+        values = dict(record.settings.comparable_values((MODEL, TRAINING)), seed=record.seed, facts=record.fingerprints)
+        if not record.settings.init_checkpoint:
+            values.update({name: record.recorded.get(name) for name in STARTING_POINTS})
+        files.write_json(self.file(SETTINGS_FILE), dict(sorted(values.items())))
+        return record
+
+    def read_results(self) -> EvalResults:
+        """Read `results.json`."""
+        return EvalResults.read(self.file(RESULTS_FILE))
+
+    def write_results(self, results: EvalResults) -> None:
+        """Write `eval_results.txt`, in the original's format, and `results.json`."""
+        files.write_text(self.file(RESULTS_TEXT_FILE), results.as_text())
+        results.write(self.file(RESULTS_FILE))
+
+    def result_files(self) -> List[str]:
+        """Return the names of the result files that exist."""
+        return [name for name in (RESULTS_TEXT_FILE, RESULTS_FILE) if tf.gfile.Exists(self.file(name))]
+
+
+def _different_settings(settings: Settings, recorded: Mapping[str, Any]) -> List[str]:
+    current = settings.comparable_values((MODEL, TRAINING) if settings.do_train else (MODEL,))
+    if settings.seed is None:
+        current.pop("seed", None)
+    if "base" in recorded.get("facts", {}):
+        # The base may have been moved, or not be given: its fingerprints are compared instead.
+        current = {name: value for name, value in current.items() if name not in STARTING_POINTS}
+    # The values that settings had in a version without them.
+    earlier = {field.name: field.metadata["legacy"] for field in dataclasses.fields(settings)}
+    return [
+        f"--{name} was {recorded.get(name, earlier[name])}, is {value}"
+        for name, value in current.items()
+        if recorded.get(name, earlier[name]) != value
+    ]
+
+
+def _different_fingerprints(fingerprints: Mapping[str, Any], recorded: Mapping[str, Any]) -> List[str]:
+    earlier = recorded.get("facts", {})
+    return [
+        f"{name} was {earlier[name]}, is {value}"
+        for name, value in fingerprints.items()
+        if earlier.get(name, value) != value
+    ]
+
+
+def _settings_of_pack(settings: Settings, config: packs.PackConfig) -> Dict[str, Any]:
+    """Return a pack's description in the form of recorded settings. What it does not contain is taken to agree."""
+    adapter = config.adapter or {}
+    recorded = dict(settings.comparable_values((MODEL,)), **config.training)
+    recorded.update({name: adapter.get(field) for name, field in ADAPTER_SETTINGS.items()})
+    recorded.update(
+        tuning_mode=config.tuning_mode,
+        tune_top_layers=config.tune_top_layers,
+        do_lower_case=config.tokenizer.get("do_lower_case"),
+        max_seq_length=config.max_seq_length,
+        seed=config.seed,
+        facts={"labels": list(config.labels)},
+    )
+    return recorded

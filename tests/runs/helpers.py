@@ -1,0 +1,51 @@
+"""What the tests of whole runs share."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Optional
+
+from adapter_bert.evaluation.results import EvalResults
+from adapter_bert.settings.classifier import ClassifierSettings
+from adapter_bert.tasks.task_data import TaskData
+from adapter_bert.training import classification
+from adapter_bert.training.trainer import Trainer
+from adapter_bert.weights import packs
+from adapter_bert.weights.pretrained import PretrainedBert
+from adapter_bert.weights.run_folder import RunFolder
+from run_classifier import run_task
+from tests.helpers import message_of
+
+
+def run(flags: dict, **changes: Any) -> Optional[EvalResults]:
+    """Run the classifier in this process."""
+    return run_task(ClassifierSettings(**dict(flags, **changes)))
+
+
+def error_of(flags: dict, **changes: Any) -> str:
+    """Return the error message of a run, which must leave the output folder as it was."""
+    folder = dict(flags, **changes)["output_dir"]
+    before = os.path.exists(folder) and sorted(os.listdir(folder))
+    message = message_of(run, flags, **changes)
+    assert (os.path.exists(folder) and sorted(os.listdir(folder))) == before, "a failed command wrote files"
+    return message
+
+
+def prepare(settings: ClassifierSettings) -> tuple:
+    """Return the trainer, the data and the features of a run."""
+    data: TaskData = classification.load_data(settings)
+    head, num_examples = classification.make_head(settings, data), len(data.splits.get("train", ()))
+    folder, bert = RunFolder(settings.output_dir), PretrainedBert.load(settings)
+    trainer = Trainer(settings, bert, head, folder, data.fingerprints(), num_examples)
+    return trainer, data, classification.make_features(trainer, data)
+
+
+def read_json(*parts: str) -> dict:
+    with open(os.path.join(*parts), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def pack_of(flags: dict) -> str:
+    """Return the path of a run's pack."""
+    return os.path.join(flags["output_dir"], packs.FILE_NAME)

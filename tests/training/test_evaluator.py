@@ -1,0 +1,96 @@
+"""When a training evaluates, which weights are the best, and when it stops."""
+
+from __future__ import annotations
+
+import pytest
+
+from adapter_bert.evaluation.history import History
+from adapter_bert.evaluation.scores import Scores
+from adapter_bert.training.evaluator import EvaluationPlan, Evaluator, epoch_ends, multiples
+
+
+@pytest.mark.parametrize(
+    "examples, batch_size, total, expected",
+    [
+        (64, 8, 24, {8, 16, 24}),
+        (8551, 32, 801, {267, 534, 801}),
+        (10, 4, 7, {2, 5, 7}),  # 2.5 steps per epoch
+        (64, 8, 20, {8, 16, 20}),  # two and a half epochs
+        (5, 8, 3, {1, 2, 3}),  # less than a step per epoch
+    ],
+)
+def test_epochs_end_with_their_last_full_batch_and_the_last_step_counts(examples, batch_size, total, expected):
+    assert epoch_ends(examples, batch_size, total) == expected
+
+
+def test_multiples_include_the_last_step():
+    assert multiples(10, 25) == {10, 20, 25}
+    assert multiples(10, 30) == {10, 20, 30}
+    assert multiples(100, 30) == {30}
+
+
+class Run:
+    """A training whose dev scores are given."""
+
+    def __init__(self, folder, patience=None, start=0, saved=None):
+        self.saved = [saved]
+        self.history = History(str(folder / "training.json"))
+        plan = EvaluationPlan(lambda rows: rows[0], frozenset(range(1, 300)), patience, str(folder / "eval"))
+        self.evaluator = Evaluator(plan, self.history, lambda step, scores: self.saved.append(step), start, saved)
+
+    def evaluate(self, step: int, accuracy: float, loss: float = 1.0) -> bool:
+        """Evaluate, and return whether the training should stop."""
+        self.evaluator.evaluate(step, [Scores({"accuracy": accuracy}, loss, False)], step)
+        return self.evaluator.should_stop
+
+
+def test_a_training_stops_when_its_patience_is_over(tmp_path):
+    run = Run(tmp_path, patience=1)
+    assert [run.evaluate(step, step / 10) for step in (1, 2, 3)] == [False, False, False]
+    assert run.evaluate(4, 0.25)
+    assert run.saved[-1] == 3
+
+
+def test_without_patience_a_training_never_stops(tmp_path):
+    run = Run(tmp_path)
+    assert not any(run.evaluate(step, 0.5) for step in range(1, 20))
+
+
+def test_the_lower_loss_decides_between_equal_scores(tmp_path):
+    run = Run(tmp_path, patience=1)
+    assert not run.evaluate(1, 0.5, loss=1.0)
+    assert not run.evaluate(2, 0.5, loss=0.9)
+    assert run.evaluate(3, 0.5, loss=0.9)
+    assert run.saved[-1] == 2
+
+
+def test_a_loss_that_was_not_finite_is_worse_than_any_other(tmp_path):
+    run = Run(tmp_path)
+    run.evaluate(1, 0.5, loss=float("nan"))
+    again = Run(tmp_path, start=1, saved=1)
+    assert again.history.evaluations[0]["loss"] is None, "as JSON holds it"
+    again.evaluate(2, 0.5, loss=5.0)
+    assert again.saved[-1] == 2
+
+
+def test_the_best_weights_are_not_lost_when_a_run_continues_from_an_earlier_checkpoint(tmp_path):
+    """The best weights are of step 240, the newest checkpoint of step 200: later scores must beat the best."""
+    first = Run(tmp_path, patience=2)
+    first.evaluate(120, 0.9)
+    first.evaluate(240, 0.95)
+    second = Run(tmp_path, patience=2, start=200, saved=240)
+    assert [entry["step"] for entry in second.history.evaluations] == [120, 240]
+    second.evaluate(220, 0.5)
+    assert second.saved[-1] == 240
+    assert not second.evaluator.is_due(240) and second.evaluator.is_due(260)
+    assert [entry["step"] for entry in Run(tmp_path, start=299).history.evaluations] == [120, 220, 240]
+
+
+def test_the_history_counts_steps_and_time(tmp_path):
+    history = History(str(tmp_path / "training.json"))
+    assert history.summary()["examples_per_second"] is None
+    for _ in range(4):
+        history.add_step(0.5, 8)
+    history.write()
+    summary = History(str(tmp_path / "training.json")).summary()
+    assert summary == {"seconds": 2.0, "steps_computed": 4, "examples_per_second": 16.0, "evaluations": []}

@@ -1,0 +1,131 @@
+"""Hooks: what a training shows, when it saves and when it evaluates."""
+
+from __future__ import annotations
+
+from typing import List
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.signals import StopRequest
+from adapter_bert.evaluation.history import History
+from adapter_bert.training.hooks import CheckpointHook, EvaluationHook, ProgressHook
+from adapter_bert.training.model_fn import TrainingTensors
+
+TOTAL, BATCH = 6, 4
+
+
+def train(make_hooks, steps: int = TOTAL, start: int = 0) -> None:
+    """Run steps of a training with a loss of 0.5, in a graph whose dev set has three batches."""
+    with tf.Graph().as_default():
+        step = tf.train.get_or_create_global_step()
+        batches = tf.data.make_initializable_iterator(tf.data.Dataset.range(3))
+        dev = {"value": tf.reshape(batches.get_next(), [1]), "is_real_example": tf.ones([1], tf.int32)}
+        saver = tf.train.Saver([step])
+        loss, rate, width = tf.constant(0.5), tf.constant(1e-3), tf.constant(12)
+        tensors = TrainingTensors(loss, rate, width, saver, batches.initializer, dev)
+        train_op = step.assign_add(1)
+        scaffold = tf.train.Scaffold(init_op=step.assign(start), saver=tf.train.Saver([step]))
+        session = tf.train.MonitoredSession(tf.train.ChiefSessionCreator(scaffold), hooks=make_hooks(tensors))
+        with session:
+            for _ in range(steps):
+                if not session.should_stop():
+                    session.run(train_op)
+
+
+@pytest.fixture
+def history(tmp_path) -> History:
+    return History(str(tmp_path / "training.json"))
+
+
+class FakeSaver:
+    """Records the steps at which it is called."""
+
+    def __init__(self) -> None:
+        self.steps: List[int] = []
+
+    def save(self, session, path, global_step):
+        self.steps.append(global_step)
+
+
+class FakeEvaluator:
+    """Is due at some steps, and stops the training at one."""
+
+    def __init__(self, due, last=None) -> None:
+        self.due, self.last, self.seen = due, last, []
+        self.should_stop = False
+
+    def is_due(self, step):
+        return step in self.due
+
+    def evaluate(self, step, rows, checkpoint):
+        self.seen.append((step, [int(row["value"]) for row in rows], checkpoint))
+        self.should_stop = step == self.last
+
+
+def progress_hook(tensors, history, stop=None, **options) -> ProgressHook:
+    return ProgressHook(tensors, TOTAL, BATCH, history, stop or StopRequest(), on_terminal=False, **options)
+
+
+def test_progress_is_logged_at_the_last_step_with_loss_rate_speed_and_time_left(history, log):
+    hooks = []
+    train(lambda tensors: hooks.append(progress_hook(tensors, history)) or hooks)
+    lines = [line for line in log if line.startswith("step ")]
+    assert len(lines) == 1
+    assert lines[0].startswith("step 6/6  loss 0.5000  lr 1.00e-03  ") and lines[0].endswith(" examples/s  0:00 left")
+    assert (history.steps, history.examples) == (TOTAL, TOTAL * BATCH) and history.seconds > 0
+    assert hooks[0].mean_width == 12
+
+
+def test_progress_is_logged_as_often_as_asked_for(history, log):
+    train(lambda tensors: [progress_hook(tensors, history, every_seconds=0.0)])
+    assert [line.split()[1] for line in log if line.startswith("step ")] == [f"{n}/6" for n in range(1, 7)]
+
+
+def test_a_continued_training_counts_from_its_first_step(history, log):
+    train(lambda tensors: [progress_hook(tensors, history)], steps=2, start=4)
+    assert any(line.startswith("step 6/6") for line in log) and history.steps == 2
+
+
+def test_a_stop_request_ends_the_training_after_the_current_step(history, log):
+    stop, saver = StopRequest(), FakeSaver()
+    stop.is_set = True
+    train(lambda tensors: [progress_hook(tensors, history, stop), CheckpointHook(saver, "out", 100)])
+    assert history.steps == 1 and saver.steps == [1]
+    assert any(line.startswith("step 1/6") for line in log)
+
+
+@pytest.mark.parametrize("every, expected", [(2, [2, 4, 6]), (4, [4, 6]), (100, [6])])
+def test_checkpoints_are_saved_at_intervals_and_at_the_end(every, expected):
+    saver = FakeSaver()
+    train(lambda tensors: [CheckpointHook(saver, "out", every)])
+    assert saver.steps == expected
+
+
+def test_a_training_without_a_step_saves_nothing():
+    saver = FakeSaver()
+    train(lambda tensors: [CheckpointHook(saver, "out", 1)], steps=0, start=3)
+    assert saver.steps == []
+
+
+def test_each_evaluation_sees_the_whole_dev_set_and_a_checkpoint_of_its_step():
+    saver, evaluator = FakeSaver(), FakeEvaluator({2, 5})
+
+    def make_hooks(tensors):
+        saving = CheckpointHook(saver, "out", 4)
+        return [saving, EvaluationHook(tensors, evaluator, saving, 3)]
+
+    train(make_hooks)
+    assert evaluator.seen == [(step, [0, 1, 2], f"out/model.ckpt-{step}") for step in (2, 5)]
+    assert saver.steps == [2, 4, 5, 6]
+
+
+def test_an_evaluator_can_stop_the_training():
+    saver, evaluator = FakeSaver(), FakeEvaluator({2, 4}, last=2)
+
+    def make_hooks(tensors):
+        saving = CheckpointHook(saver, "out", 100)
+        return [saving, EvaluationHook(tensors, evaluator, saving, 3)]
+
+    train(make_hooks)
+    assert saver.steps == [2] and [step for step, _, _ in evaluator.seen] == [2]
