@@ -90,9 +90,9 @@ def opened_saver(folder: str):
 
 def found_step(folder: str):
     """The step that a training would go on from, all of whose numbers belong together; None where there is none."""
-    source = loading.resolve(SPEC, loading.WeightRequest(), loading.TRAIN, RunFolder(folder))
-    if source is None:
+    if RunFolder(folder).latest_checkpoint() is None:
         return None
+    source = loading.resolve(SPEC, loading.WeightRequest(), loading.TRAIN, RunFolder(folder))
     slots = checkpoints.read_tensors(checkpoints.optimizer_prefix(source.path), ["output_bias/adam_m"])
     weights = checkpoints.read_tensors(source.path, ["output_bias", "global_step"])
     assert {source.step} == set(slots["output_bias/adam_m"]) == set(weights["output_bias"])
@@ -475,7 +475,7 @@ class TestLoading:
 
 class TestRefusals:
     def test_a_pack_needs_its_base(self, given, trained):
-        assert "give --init_checkpoint" in error_of(given, do_eval=True, init_checkpoint=None, adapter_pack="x")
+        assert "--init_checkpoint" in error_of(given, do_eval=True, init_checkpoint=None, adapter_pack="x")
         message = error_of(given, do_eval=True, init_checkpoint=pack_of(trained))
         assert "A pack needs its base" in message and "--adapter_pack" in message
 
@@ -545,7 +545,7 @@ class TestRefusals:
     def test_another_pack_beside_the_run_of_the_output_folder(self, given, trained):
         run(given, do_train=True)
         message = error_of(given, do_eval=True, init_checkpoint=given["output_dir"], adapter_pack=pack_of(trained))
-        assert "holds a run of its own" in message
+        assert "contains a run of its own" in message
 
     @pytest.mark.parametrize("name", ["lr[1]", "a*", "b?"])
     def test_folders_whose_names_are_patterns(self, given, tmp_path, name):
@@ -565,7 +565,7 @@ class TestRefusals:
     def test_a_pack_in_the_folder_of_another_run(self, given, trained):
         run(given, do_train=True)
         message = error_of(given, do_eval=True, adapter_pack=pack_of(trained))
-        assert "holds a run of its own" in message
+        assert "contains a run of its own" in message
 
     def test_no_pack_at_all(self, given, tmp_path):
         assert "There is no adapter pack" in error_of(given, do_eval=True, adapter_pack=str(tmp_path / "none"))

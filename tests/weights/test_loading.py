@@ -301,6 +301,8 @@ def flip(path: str, positions: Iterable[int], seed: int, check: Callable[[], str
             file.write(damaged)
         result = check()
         results[result] = results.get(result, 0) + 1
+    with open(path, "wb") as file:
+        file.write(content)
     return results
 
 
@@ -340,23 +342,14 @@ def test_every_changed_byte_that_matters_is_noticed(copy, check_copy):
     index_size, data_size = (os.path.getsize(copy + ending) for ending in (INDEX, DATA))
     step = positions_of(copy, np.int64(STEP))
     head = positions_of(copy, tf.train.load_checkpoint(copy).get_tensor("output_weights"))
-    with open(copy + INDEX, "rb") as file:
-        index = file.read()
-
     results = flip(copy + INDEX, random.Random(1).sample(range(index_size - FOOTER), 150), 2, check_copy)
     assert sum(results.values()) == 150 and results["damaged"] > 100
     results = flip(copy + INDEX, list(range(index_size - FOOTER, index_size)) * 3, 3, check_copy)
     assert set(results) == {"damaged", "unchanged"}
-    with open(copy + INDEX, "wb") as file:
-        file.write(index)
-    with open(copy + DATA, "rb") as file:
-        data = file.read()
     others = sorted(set(range(data_size)) - set(step))
     results = flip(copy + DATA, random.Random(4).sample(others, 150), 5, check_copy)
     assert set(results) == {"damaged", "unchanged"} and results["damaged"] > 75, "optimizer slots are not read"
     for positions in (head[::2], step):
-        with open(copy + DATA, "wb") as file:
-            file.write(data)
         assert flip(copy + DATA, positions, 6, check_copy) == {"damaged": len(positions)}
 
 
