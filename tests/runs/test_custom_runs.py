@@ -209,7 +209,7 @@ class TestOwnData:
 
     def test_an_untrained_head_is_not_asked_for_predictions(self, reviews):
         message = error_of(reviews, do_predict=True, test_file=reviews["train_file"])
-        assert "holds no trained head" in message
+        assert "no trained head" in message
 
     def test_texts_on_both_sides_and_labels_that_differ_in_case_are_told(self, reviews, tmp_path, monkeypatch):
         warnings = []
@@ -247,7 +247,7 @@ class TestOwnData:
             ({"task_name": "test_results"}, "would overwrite"),
             ({"data_dir": "glue"}, "--data_dir=glue is the folder of a known task"),
             ({"eval_every_steps": 5, "do_eval": False}, "--eval_every_steps needs evaluations"),
-            ({"init_checkpoint": None}, "--tuning_mode=adapter keeps BERT as it is, and without --init_checkpoint"),
+            ({"init_checkpoint": None}, "--tuning_mode=adapter keeps BERT frozen, and without --init_checkpoint"),
             ({"train_file": None, "test_file": "x.csv", "do_train": False}, "Evaluation needs --dev_file, or"),
         ],
     )
