@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import modeling
@@ -138,23 +139,22 @@ def _build_model(
     return shapes, optimization.trainable_names(list(shapes), mode, config.num_hidden_layers, top_layers)
 
 
-# The JSON types of each field; all others are strings. A field whose default is None may be null.
-_TYPES: Dict[str, tuple] = {
-    "architecture": (dict,),
-    "labels": (list,),
-    "tokenizer": (dict,),
-    "max_seq_length": (int,),
-    "adapter": (dict,),
-    "tune_top_layers": (int,),
-    "metrics": (dict,),
-    "loss": (float, int),
-    "collapsed": (bool,),
-    "seed": (int,),
-    "step": (int,),
-    "training": (dict,),
-    "versions": (dict,),
-    "origin": (dict,),
+_JSON_TYPES: Dict[str, Tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "Mapping": (dict,),
+    "Sequence": (list,),
 }
+
+
+def _json_types(annotation: str) -> Tuple[type, ...]:
+    """Return the types that JSON gives for a field, e.g. `(dict, NoneType)` for `Optional[Mapping[str, Any]]`."""
+    is_optional = annotation.startswith("Optional[")
+    name = annotation[len("Optional[") :] if is_optional else annotation
+    types = _JSON_TYPES[re.split(r"\W", name)[0]]
+    return (*types, type(None)) if is_optional else types
 
 
 def parse(path: str, values: Mapping[str, Any]) -> PackConfig:
@@ -173,10 +173,8 @@ def parse(path: str, values: Mapping[str, Any]) -> PackConfig:
     if unknown or missing:
         raise errors.UserError(f"The pack {path}: {METADATA_KEY} has unknown keys {unknown} and lacks {missing}.")
     for name, value in found.items():
-        types = _TYPES.get(name, (str,))
-        if value is None and (fields[name].default is None or name == "base"):
-            continue
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        types = _json_types(str(fields[name].type))
+        if type(value) not in types:
             expected = " or ".join(kind.__name__ for kind in types)
             raise errors.UserError(f"The pack {path}: {name} in {METADATA_KEY} is {value!r}; expected {expected}.")
     return PackConfig(**found)

@@ -19,7 +19,7 @@ from adapter_bert.weights.exchange import huggingface
 from adapter_bert.weights.run_folder import RunFolder
 from run_classifier import ClassifierSettings, run_task
 from scripts import predict as predict_script
-from tests.helpers import base_flags, message_of, tiny_config, write_bert
+from tests.helpers import base_flags, make_pack, message_of, tiny_config, write_bert
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +237,7 @@ class TestScript:
 def test_the_probabilities_are_those_of_hugging_face(tmp_path):
     """A converted BERT with its classifier as a pack of mode `head`."""
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    from adapter_bert.weights import bases, fingerprints
+    from adapter_bert.weights import bases
 
     values = {name: getattr(tiny_config(), name) for name in vars(tiny_config())}
     torch.manual_seed(1)
@@ -247,12 +247,8 @@ def test_the_probabilities_are_those_of_hugging_face(tmp_path):
     shutil.copy(str(tmp_path / "words" / "vocab.txt"), str(tmp_path / "hf"))
     huggingface.convert(str(tmp_path / "hf"), str(tmp_path / "base"))
     base = bases.Base.find(str(tmp_path / "base"))
-    config = packs.PackConfig(
-        task="three", architecture=base.config().to_dict(), tuning_mode="head", head="classification",
-        labels=["a", "b", "c"], tokenizer=base.describe_tokenizer(), max_seq_length=32, base=None, created=packs.now(),
-    )  # fmt: skip
-    config = dataclasses.replace(config, base=fingerprints.combine(base.digests(), config.frozen_names()))
     state = {name: value.detach().numpy() for name, value in model.classifier.named_parameters()}
+    config = make_pack(base, mode="head", labels=["a", "b", "c"], max_seq_length=32).config
     packs.write(
         str(tmp_path / "three.safetensors"),
         packs.Pack(config, {"output_weights": state["weight"], "output_bias": state["bias"]}),

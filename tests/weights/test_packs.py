@@ -59,37 +59,26 @@ def frozen(config: packs.PackConfig) -> list:
     return [name for name in reference_model.bert_shapes(config.architecture) if name not in trained]
 
 
-D, INNER = 16, 32
-NORM, HEAD, DENSE = 2 * D, 2 * D + 2, D * D + D
-LAYER = 4 * DENSE + (D * INNER + INNER) + (INNER * D + D) + 2 * NORM
-BERT = (tiny_config().vocab_size + 2 + 32) * D + NORM + 2 * LAYER + DENSE
-
-
-def bottleneck(m: int) -> int:
-    return 2 * m * D + D + m
-
-
 UNKNOWN = {"metrics": {}, "loss": None, "collapsed": None, "seed": None, "step": 0, "training": {}, "versions": {}}
-# Changes of the configuration, and the number of parameters.
+# Changes of the configuration.
 VARIANTS = {
-    "adapter": ({}, 4 * bottleneck(4) + 5 * NORM + HEAD),
-    "adapter_upper_layer": ({"adapter": {"size": 3, "layers": [1]}}, 2 * bottleneck(3) + 5 * NORM + HEAD),
-    "adapter_attention": ({"adapter": {"size": 3, "placement": "attention"}}, 2 * bottleneck(3) + 5 * NORM + HEAD),
-    "adapter_feedforward_lower_layer": (
-        {"adapter": {"size": 1, "layers": [0], "placement": "feedforward", "activation": "relu", "init_scale": 0.0}},
-        bottleneck(1) + 5 * NORM + HEAD,
-    ),
-    "full": ({"mode": "full"}, BERT + HEAD),
-    "top_layer": ({"mode": "top_layers"}, LAYER + DENSE + HEAD),
-    "all_top_layers": ({"mode": "top_layers", "tune_top_layers": 2}, BERT + HEAD),
-    "layer_norm": ({"mode": "layer_norm"}, 5 * NORM + HEAD),
-    "head": ({"mode": "head"}, HEAD),
-    "regression": ({"head": "regression"}, 4 * bottleneck(4) + 5 * NORM + D + 1),
-    "full_regression": ({"mode": "full", "head": "regression"}, BERT + D + 1),
-    "spans": ({"head": "span"}, 4 * bottleneck(4) + 5 * NORM + 2 * (D + 1)),
-    "full_spans": ({"mode": "full", "head": "span"}, BERT + 2 * (D + 1)),
-    "three_classes": ({"mode": "head", "labels": ["entailment", "neutral", "contradiction"]}, 3 * (D + 1)),
-    "unknown_training": (dict(UNKNOWN, origin={"note": "test"}), 4 * bottleneck(4) + 5 * NORM + HEAD),
+    "adapter": {},
+    "adapter_upper_layer": {"adapter": {"size": 3, "layers": [1]}},
+    "adapter_attention": {"adapter": {"size": 3, "placement": "attention"}},
+    "adapter_feedforward_lower_layer": {
+        "adapter": {"size": 1, "layers": [0], "placement": "feedforward", "activation": "relu", "init_scale": 0.0}
+    },
+    "full": {"mode": "full"},
+    "top_layer": {"mode": "top_layers"},
+    "all_top_layers": {"mode": "top_layers", "tune_top_layers": 2},
+    "layer_norm": {"mode": "layer_norm"},
+    "head": {"mode": "head"},
+    "regression": {"head": "regression"},
+    "full_regression": {"mode": "full", "head": "regression"},
+    "spans": {"head": "span"},
+    "full_spans": {"mode": "full", "head": "span"},
+    "three_classes": {"mode": "head", "labels": ["entailment", "neutral", "contradiction"]},
+    "unknown_training": dict(UNKNOWN, origin={"note": "test"}),
 }
 variants = pytest.mark.parametrize("variant", list(VARIANTS))
 
@@ -183,7 +172,7 @@ def write_file(path: str, data: bytes) -> None:
 
 @variants
 def test_a_pack_is_read_as_it_was_written(path, tmp_path, variant):
-    pack = make_pack(**VARIANTS[variant][0])
+    pack = make_pack(**VARIANTS[variant])
     packs.write(path, pack)
     assert_same(packs.read(path), pack)
     assert packs.read_config(path) == pack.config
@@ -194,11 +183,10 @@ def test_a_pack_is_read_as_it_was_written(path, tmp_path, variant):
 
 @variants
 def test_a_pack_holds_the_variables_of_its_mode(variant):
-    changes, count = VARIANTS[variant]
-    pack = make_pack(**changes)
+    pack = make_pack(**VARIANTS[variant])
     assert pack.shapes() == reference_shapes(pack.config)
     assert sorted(pack.config.frozen_names()) == sorted(frozen(pack.config))
-    assert pack.num_parameters == count
+    assert pack.num_parameters == sum(int(np.prod(shape)) for shape in reference_shapes(pack.config).values())
     assert pack.config.bert_config.to_dict() == pack.config.architecture
     assert pack.config.make_head().kind == pack.config.head
     assert (pack.config.adapter_config is None) == (pack.config.adapter is None)
@@ -206,7 +194,7 @@ def test_a_pack_holds_the_variables_of_its_mode(variant):
 
 @variants
 def test_the_bytes_of_a_pack_do_not_depend_on_the_layout_in_memory(variant):
-    pack = make_pack(**VARIANTS[variant][0])
+    pack = make_pack(**VARIANTS[variant])
     backwards = {name: np.asfortranarray(pack.tensors[name]) for name in reversed(list(pack.tensors))}
     strided = {name: np.stack([tensor, tensor], axis=-1)[..., 0] for name, tensor in pack.tensors.items()}
     for tensors in (backwards, strided):
@@ -215,7 +203,7 @@ def test_the_bytes_of_a_pack_do_not_depend_on_the_layout_in_memory(variant):
 
 @variants
 def test_any_safetensors_reader_reads_a_pack_of_json_and_numbers_only(path, variant):
-    pack = make_pack(**VARIANTS[variant][0])
+    pack = make_pack(**VARIANTS[variant])
     packs.write(path, pack)
     with safetensors.safe_open(path, framework="np") as reader:
         assert list(reader.metadata()) == ["adapter_config.json"]
