@@ -32,7 +32,7 @@ from adapter_bert.common import errors, files
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.bank import BASE, Bank, PackSummary
-from adapter_bert.weights.exchange import adapterhub, google_checkpoints, huggingface
+from adapter_bert.weights.exchange import ImportedTask, adapterhub, google_checkpoints, huggingface
 
 FORMATS = ("pack", "adapterhub", "checkpoint")
 CHECKPOINT_NAME = "model.ckpt"
@@ -274,16 +274,14 @@ def import_pack(args: argparse.Namespace) -> None:
     limit = bank.base.config().max_position_embeddings
     length = min(128, limit) if args.max_seq_length is None else args.max_seq_length
     if args.format == "adapterhub":
-        pack = adapterhub.read(args.path, bank.base, task, labels, packs.now(), length, lower_case)
+        pack = adapterhub.read(args.path, bank.base, ImportedTask(task, labels, length, packs.now()), lower_case)
     else:
+        labels = _checkpoint_labels(args.path, task, labels)
         pack = google_checkpoints.pack_from_checkpoint(
             args.path,
             bank.base.config(),
-            task,
-            _checkpoint_labels(args.path, task, labels),
+            ImportedTask(task, labels, length, packs.now()),
             bank.base.describe_tokenizer(lower_case),
-            length,
-            packs.now(),
             activation=args.adapter_activation,
         )
     if pack.config.head == "span":

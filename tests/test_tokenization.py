@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import pickle
 import subprocess
@@ -441,79 +440,3 @@ SAME_FOR_BOTH = [
     "Ελληνικά Русский العربية हिन्दी ไทย עברית",
     "http://t.co/abc?x=1&y=2 it's don't 9,9 1,000, (9,) 50% A.B.C.",
 ]
-KINDS_OF_DIFFERENCE = {
-    "word " + "a" * 150: "words over 100",
-    "private \ue000use": "private-use",
-    "say [MASK] now": "special tokens",
-    "\u039f\u0394\u039f\u03a3": "each character",
-}
-
-
-@pytest.fixture(scope="module")
-def comparing():
-    """The script that compares with Hugging Face, whose packages it needs."""
-    pytest.importorskip("transformers")
-    pytest.importorskip("tokenizers")
-    from scripts import compare_tokenizers
-
-    return compare_tokenizers
-
-
-@pytest.fixture(scope="module")
-def character_vocab_file(tmp_path_factory):
-    """A vocabulary of single characters, so that the ids show every character that got through."""
-    texts = "".join(SAME_FOR_BOTH + list(KINDS_OF_DIFFERENCE))
-    characters = sorted(char for char in set(texts + texts.lower()) if not char.isspace())
-    pieces = [prefix + char for prefix in ("", "##") for char in characters]
-    return write(tmp_path_factory.mktemp("vocab") / "vocab.txt", "\n".join(SPECIALS + pieces))
-
-
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_tricky_texts_have_the_ids_of_hugging_face(comparing, character_vocab_file, do_lower_case):
-    slow_stages, slow, fast = comparing.wordpiece_comparisons(character_vocab_file, do_lower_case)
-    for text in SAME_FOR_BOTH:
-        for comparison in (slow_stages, slow, fast):
-            kind = comparing.kind_of(comparison, text)
-            assert kind == "", (comparison.name, text)
-
-
-def test_where_hugging_face_has_other_rules_they_are_known(comparing, character_vocab_file):
-    slow = comparing.wordpiece_comparisons(character_vocab_file, True)[1]
-    for text, kind in KINDS_OF_DIFFERENCE.items():
-        assert comparing.kind_of(slow, text).startswith(kind)
-    cased = comparing.wordpiece_comparisons(character_vocab_file, False)[1]
-    assert "NFC" in comparing.kind_of(cased, "e\u0301")
-
-
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_tricky_texts_have_alberts_ids(comparing, spm_model_file, do_lower_case):
-    models = [spm_model_file] + ([SHARED_SPM] if os.path.exists(SHARED_SPM) else [])
-    for model in models:
-        core = comparing.sentencepiece_comparisons(model, do_lower_case)[0]
-        for text in SAME_FOR_BOTH:
-            assert comparing.kind_of(core, text) == "", (model, text)
-
-
-@pytest.fixture(scope="module")
-def real_texts(comparing):
-    """The first texts of every real file."""
-    if not os.path.exists(SHARED_VOCAB):
-        pytest.skip(f"REAL DATA NOT TESTED: there is no {SHARED_VOCAB}")
-    seen = collections.Counter()
-    texts = []
-    for file, text in comparing.read_texts(SHARED_DATA):
-        seen[file] += 1
-        if seen[file] <= 70:
-            texts.append((file, text))
-    assert len(texts) > 1500
-    return texts
-
-
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_real_texts_have_the_ids_of_hugging_face(comparing, real_texts, do_lower_case):
-    pytest.importorskip("sentencepiece")
-    comparisons = comparing.wordpiece_comparisons(SHARED_VOCAB, do_lower_case)[::2]
-    comparisons += comparing.sentencepiece_comparisons(SHARED_SPM, do_lower_case)[:1]
-    for file, text in real_texts:
-        for comparison in comparisons:
-            assert comparing.kind_of(comparison, text) != comparing.UNEXPLAINED, (comparison.name, file, text)

@@ -1,8 +1,7 @@
-"""Checkpoints of Google's adapter-bert and BERT (TensorFlow 1), fine-tuned for a task -> adapter packs.
+"""Convert fine-tuned checkpoints of Google's adapter-bert and BERT (TensorFlow 1) to adapter packs.
 
-Such a checkpoint holds all of BERT, the head, the adapters if there are any, and what the optimizer remembers. Which
-adapters it has, and whether its head is that of SQuAD, is read from names and shapes; what it does not say has to be
-told.
+Such a checkpoint contains all of BERT, the head, the adapters if there are any, and the optimizer's slots. Names and
+shapes tell which adapters it has and whether its head is for SQuAD. The caller provides everything else.
 """
 
 from __future__ import annotations
@@ -17,63 +16,57 @@ from adapter_bert.common import errors
 from adapter_bert.common.text import first_names
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
+from adapter_bert.weights.exchange import ImportedTask
 from adapter_layers import AdapterConfig
 
-# The initial weights' standard deviation in Google's released code; the paper has 1e-2.
+# Standard deviation of initial weights in Google's released code; 1e-2 in the paper.
 GOOGLE_INIT_SCALE = 1e-3
 
 _ADAPTER = re.compile(r"^bert/encoder/layer_(\d+)/(attention/)?output/adapters/weights1$")
 _SLOT = re.compile(r"/adam_[mv]$")
-# Of run_classifier.py, and of run_squad.py.
+# Heads of run_classifier.py and run_squad.py.
 _HEAD, _SPAN_HEAD = "output_weights", "cls/squad/output_weights"
 
 
 def pack_from_checkpoint(
     prefix: str,
     architecture: modeling.BertConfig,
-    task: str,
-    labels: Sequence[str],
+    task: ImportedTask,
     tokenizer: Mapping[str, Any],
-    max_seq_length: int,
-    created: str,
     base: Optional[bases.Base] = None,
     activation: str = "gelu",
 ) -> packs.Pack:
-    """Takes what a task has trained out of a whole checkpoint.
+    """Extract a pack from a checkpoint.
 
-    A checkpoint with adapters becomes a pack of the mode `adapter`, for the base that its frozen weights are. One
-    without becomes a pack of the mode `full`: which of its weights were trained cannot be seen.
+    A checkpoint with adapters becomes a pack of the mode `adapter`, for the base that its frozen weights form. Without
+    adapters it becomes a pack of the mode `full`, because it does not tell which weights were trained.
 
     Args:
-      prefix: of the checkpoint.
+      prefix: prefix of the checkpoint.
       architecture: its `bert_config.json`.
-      task: name of the task.
-      labels: of the classes, in the head's order; empty for a regression and for SQuAD.
+      task: everything else about it; labels must be given, as checkpoints do not contain them.
       tokenizer: see `bases.describe_tokenizer`.
-      max_seq_length: tokens of a sequence in training.
-      created: the pack's date.
-      base: what it was trained on, to be checked; by default, nothing is compared.
-      activation: of the adapters; Google's code has no other.
+      base: the base to compare the frozen weights with; None to compare nothing.
+      activation: activation of the adapters; Google's code has only this one.
 
     Raises:
-      errors.UserError: the checkpoint is not fine-tuned, does not fit the architecture or the labels, or belongs to
-        another base.
+      errors.UserError: the checkpoint is not fine-tuned, or does not match the architecture, the labels or the base.
     """
     prefix = checkpoints.find_prefix(prefix)
     shapes = checkpoints.read_shapes(prefix)
-    head = _find_head(prefix, shapes)
-    _check_labels(prefix, head, shapes[head][0], task, labels)
+    head, labels = _find_head(prefix, shapes), list(task.labels or ())
+    _check_labels(prefix, head, shapes[head][0], labels)
     adapter = find_adapters(shapes, architecture.num_hidden_layers, activation)
     config = packs.PackConfig(
-        task=task,
+        task=task.name,
         architecture=architecture.to_dict(),
         tuning_mode="adapter" if adapter else "full",
         head="span" if head == _SPAN_HEAD else "classification" if labels else "regression",
-        labels=list(labels),
+        labels=labels,
         tokenizer=tokenizer,
-        max_seq_length=max_seq_length,
+        max_seq_length=task.max_seq_length,
         base=None,
-        created=created,
+        created=task.created,
         adapter=packs.describe_adapter(adapter),
         step=checkpoints.read_step(prefix),
         origin={"checkpoint": os.path.basename(prefix)},
@@ -91,81 +84,63 @@ def pack_from_checkpoint(
 
 
 def find_adapters(shapes: parameters.Shapes, num_layers: int, activation: str) -> Optional[AdapterConfig]:
-    """What the adapters in a checkpoint are by their names and shapes; None where there are none.
-
-    Args:
-      shapes: name -> shape of the checkpoint's variables.
-      num_layers: of the network; adapters in all of them need no list.
-      activation: of the adapters.
-    """
+    """Return the adapters in a checkpoint with these variables, or None if there are none."""
     found = {name: match for name, match in ((name, _ADAPTER.match(name)) for name in shapes) if match}
     if not found:
         return None
     layers = sorted({int(match.group(1)) for match in found.values()})
-    behind_attention = {bool(match.group(2)) for match in found.values()}
+    after_attention = {bool(match.group(2)) for match in found.values()}
     return AdapterConfig(
         size=shapes[next(iter(found))][-1],
         activation=activation,
         init_scale=GOOGLE_INIT_SCALE,
         layers=None if layers == list(range(num_layers)) else tuple(layers),
-        placement="both" if len(behind_attention) > 1 else "attention" if True in behind_attention else "feedforward",
+        placement="both" if len(after_attention) > 1 else "attention" if True in after_attention else "feedforward",
     )
 
 
 def has_span_head(prefix: str) -> bool:
-    """Whether a checkpoint is one of SQuAD, whose head has no labels; otherwise they have to be told.
-
-    Raises:
-      errors.UserError: there is no such checkpoint, or it is not fine-tuned.
-    """
+    """Return whether a fine-tuned checkpoint is for SQuAD, whose head has no labels."""
     prefix = checkpoints.find_prefix(prefix)
     return _find_head(prefix, checkpoints.read_shapes(prefix)) == _SPAN_HEAD
 
 
 def _find_head(prefix: str, shapes: parameters.Shapes) -> str:
-    """The weights of the one head."""
+    """Return the name of the weights of the only head."""
     known = [name for name in (_HEAD, _SPAN_HEAD) if name in shapes]
-    if not known:
-        found = [name for name in shapes if name.endswith(_HEAD) or name.startswith("cls/")]
-        what = f"only {first_names(sorted(found))}" if found else "none"
-        raise errors.UserError(
-            f"The checkpoint {prefix} has no head for a task: expected {_HEAD} (classification, regression) or "
-            f"{_SPAN_HEAD} (SQuAD), found {what}. A pre-trained BERT is no task."
-        )
-    if len(known) > 1:
-        raise errors.UserError(
-            f"The checkpoint {prefix} has two heads, {_HEAD} and {_SPAN_HEAD}: expected one, that of the task. Which "
-            "of them the rest was trained for cannot be seen."
-        )
-    return known[0]
+    if len(known) == 1:
+        return known[0]
+    others = [name for name in shapes if name.endswith(_HEAD) or name.startswith("cls/")]
+    hint = "is not fine-tuned" if not known else "does not tell for which of them it was trained"
+    raise errors.UserError(
+        f"The checkpoint {prefix} must have one head: {_HEAD} (classification, regression) or {_SPAN_HEAD} (SQuAD); "
+        f"found {first_names(known or sorted(others))}. It {hint}."
+    )
 
 
-def _check_labels(prefix: str, head: str, units: int, task: str, labels: Sequence[str]) -> None:
-    given = f"{len(labels)} labels were given: {first_names(list(labels))}" if labels else "no labels were"
-    if head == _SPAN_HEAD:
-        if labels:
-            raise errors.UserError(
-                f"The head in {prefix} is that of SQuAD ({_SPAN_HEAD}), which has no labels, but for {task} {given}."
-            )
-    elif units != (len(labels) or 1):
-        raise errors.UserError(f"The head in {prefix} has {units} units, but {given}.")
+def _check_labels(prefix: str, head: str, units: int, labels: Sequence[str]) -> None:
+    given = f"{len(labels)} labels were given: {first_names(labels)}"
+    if head == _SPAN_HEAD and labels:
+        raise errors.UserError(f"The head in {prefix} is for SQuAD ({_SPAN_HEAD}), which has no labels; {given}.")
+    if head == _HEAD and units != (len(labels) or 1):
+        raise errors.UserError(f"The head in {prefix} has {units} units; {given}.")
 
 
 def _check_variables(prefix: str, shapes: parameters.Shapes, config: packs.PackConfig, frozen: Sequence[str]) -> None:
-    """Refuses a checkpoint of another network, or one whose frozen weights were trained."""
+    """Raise a `UserError` for another architecture, or if weights were trained that should be frozen."""
     model = parameters.model_shapes(config.bert_config, config.make_head(), config.adapter_config)
-    misfit = modeling.describe_mismatch(model, shapes)
-    if misfit:
-        raise errors.UserError(f"The checkpoint {prefix} does not fit the architecture that was given: {misfit}")
-    surplus = [name for name in shapes if name.startswith("bert/") and name not in model and not _SLOT.search(name)]
-    if surplus:
+    mismatch = modeling.describe_mismatch(model, shapes)
+    if mismatch:
+        raise errors.UserError(f"The checkpoint {prefix} does not match the given architecture: {mismatch}")
+    others = [name for name in shapes if name.startswith("bert/") and name not in model and not _SLOT.search(name)]
+    if others:
         raise errors.UserError(
-            f"The checkpoint {prefix} holds variables of a larger or other network than the architecture that was "
-            f"given: {first_names(sorted(surplus))}."
+            f"The checkpoint {prefix} has variables that the given architecture does not have: "
+            f"{first_names(sorted(others))}."
         )
     trained = [name for name in frozen if f"{name}/adam_m" in shapes]
     if trained:
         raise errors.UserError(
-            f"The checkpoint {prefix} has adapters, but more was trained than adapters, LayerNorms and head: its "
-            f"optimizer has worked on {first_names(trained)}. A pack cannot hold that."
+            f"The checkpoint {prefix} has adapters, but not only adapters, LayerNorms and head were trained. The "
+            f"optimizer also has slots for {first_names(trained)}, which a pack cannot contain."
         )

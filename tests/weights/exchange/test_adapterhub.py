@@ -1,0 +1,506 @@
+"""Packs go to AdapterHub and come back unchanged; unsupported adapters, heads and files are rejected.
+
+Names and values of the other side are written out by hand, as AdapterHub's `adapters` 1.3.0 writes them. That they mean
+the same network there is tested in tests/parity, with PyTorch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.weights import bases, packs
+from adapter_bert.weights.exchange import ImportedTask, adapterhub, adapterhub_configs, tensor_files
+from adapter_layers import AdapterConfig
+from tests.helpers import TINY, assert_mentions, make_pack, message_of, tiny_config, write_bert
+
+CREATED = "2024-05-06T07:08:09Z"
+LABELS = ["bad", "good", "fair"]
+FILES = [
+    "README.md",
+    "adapter.safetensors",
+    "adapter_config.json",
+    "head_config.json",
+    "layer_norms.safetensors",
+    "model_head.safetensors",
+]
+# `save_adapter` writes this for DoubleSeqBnConfig(non_linearity="gelu", reduction_factor=4).
+THEIR_CONFIG = {
+    "adapter_residual_before_ln": False,
+    "cross_adapter": False,
+    "dropout": 0.0,
+    "factorized_phm_W": True,
+    "factorized_phm_rule": False,
+    "hypercomplex_nonlinearity": "glorot-uniform",
+    "init_weights": "bert",
+    "init_weights_seed": None,
+    "inv_adapter": None,
+    "inv_adapter_reduction_factor": None,
+    "is_parallel": False,
+    "learn_phm": True,
+    "leave_out": [],
+    "ln_after": False,
+    "ln_before": False,
+    "mh_adapter": True,
+    "non_linearity": "gelu",
+    "original_ln_after": True,
+    "original_ln_before": False,
+    "output_adapter": True,
+    "phm_bias": True,
+    "phm_c_init": "normal",
+    "phm_dim": 4,
+    "phm_init_range": 0.0001,
+    "phm_layer": False,
+    "phm_rank": 1,
+    "reduction_factor": 4,
+    "residual_before_ln": True,
+    "scaling": 1.0,
+    "shared_W_phm": False,
+    "shared_phm_rule": True,
+    "stochastic_depth": 0.0,
+    "use_gating": False,
+}
+THEIR_HEAD = {
+    "activation_function": "tanh",
+    "bias": True,
+    "dropout_prob": None,
+    "head_type": "classification",
+    "label2id": {"LABEL_0": 0, "LABEL_1": 1},
+    "layers": 1,
+    "num_labels": 2,
+    "use_pooler": True,
+}
+# `add_qa_head` makes this.
+THEIR_SPAN_HEAD = {
+    "activation_function": "tanh",
+    "dropout_prob": None,
+    "head_type": "question_answering",
+    "label2id": None,
+    "layers": 1,
+    "num_labels": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def base(tiny_bert) -> bases.Base:
+    return bases.Base.find(tiny_bert)
+
+
+def random_pack(base: bases.Base, labels=LABELS, mode="adapter", head="classification", **adapter) -> packs.Pack:
+    changes = (
+        {"adapter": packs.describe_adapter(AdapterConfig(**dict({"size": 4}, **adapter)))} if mode == "adapter" else {}
+    )
+    return make_pack(base, 5, mode, labels=list(labels), head=head, **changes)
+
+
+def read(folder, base, labels=None) -> packs.Pack:
+    return adapterhub.read(str(folder), base, ImportedTask("CoLA", labels, 16, CREATED), True)
+
+
+def load(path) -> dict:
+    return safetensors.numpy.load_file(str(path))
+
+
+def read_json(path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def change_json(path, part=None, **changes) -> None:
+    """Change keys of a JSON file, or of the object under the key `part`."""
+    content = read_json(path)
+    (content[part] if part else content).update(changes)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def rename_tensors(path, old: str, new: str) -> dict:
+    tensors = {name.replace(old, new): value for name, value in load(path).items()}
+    safetensors.numpy.save_file(tensors, str(path))
+    return tensors
+
+
+@pytest.fixture(scope="module")
+def exported(base, tmp_path_factory):
+    """A pack and the folder that it was exported to. Read only."""
+    folder = tmp_path_factory.mktemp("exports") / "cola"
+    pack = random_pack(base)
+    adapterhub.export(pack, base, str(folder))
+    return pack, folder
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """A folder as AdapterHub writes it: adapter and head, no LayerNorms."""
+    path, random = tmp_path / "theirs", np.random.RandomState(8)
+    path.mkdir()
+    common = {"model_type": "bert", "hidden_size": 16, "model_name": "x", "name": "t", "version": "adapters.1.3.0"}
+    common["model_class"] = "BertAdapterModel"
+    for name, config in (("adapter_config.json", THEIR_CONFIG), ("head_config.json", THEIR_HEAD)):
+        (path / name).write_text(json.dumps(dict(common, config=config)), encoding="utf-8")
+    shapes = {"heads.t.1.weight": (2, 16), "heads.t.1.bias": (2,)}
+    for layer in range(2):
+        for part in ("attention.output", "output"):
+            prefix = f"bert.encoder.layer.{layer}.{part}.adapters.t"
+            shapes[f"{prefix}.adapter_down.0.weight"] = (4, 16)
+            shapes[f"{prefix}.adapter_down.0.bias"] = (4,)
+            shapes[f"{prefix}.adapter_up.weight"] = (16, 4)
+            shapes[f"{prefix}.adapter_up.bias"] = (16,)
+    tensors = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    for file, prefix in (("adapter.safetensors", "bert."), ("model_head.safetensors", "heads.")):
+        chosen = {name: value for name, value in tensors.items() if name.startswith(prefix)}
+        safetensors.numpy.save_file(chosen, str(path / file))
+    return path
+
+
+@pytest.fixture
+def their_spans(theirs):
+    """The same with a head for question answering."""
+    change_json(theirs / "head_config.json", config=THEIR_SPAN_HEAD)
+    return theirs
+
+
+# ----------------------------------------------------------------------------------------- pack -> AdapterHub
+
+
+def test_an_export_has_the_files_of_adapterhub_and_the_layer_norms(exported):
+    pack, folder = exported
+    assert sorted(os.listdir(str(folder))) == FILES
+    described = read_json(folder / "adapter_config.json")
+    assert {key: THEIR_CONFIG[key] for key in described["config"]} == dict(described["config"], non_linearity="gelu")
+    assert described["config"]["non_linearity"] == "gelu_new"
+    assert (described["name"], described["model_type"], described["hidden_size"]) == ("CoLA", "bert", 16)
+    assert described["version"] == "adapters.1.3.0"
+    head = read_json(folder / "head_config.json")["config"]
+    label_ids = {"bad": 0, "good": 1, "fair": 2}
+    assert head == dict(THEIR_HEAD, activation_function=None, dropout_prob=0.1, label2id=label_ids, num_labels=3)
+    weights, norms = load(folder / "adapter.safetensors"), load(folder / "layer_norms.safetensors")
+    assert (len(weights), len(norms)) == (2 * 2 * 4, 2 * (1 + 2 * 2))
+    weights.update(norms)
+    weights.update(load(folder / "model_head.safetensors"))
+    there, here = (
+        "bert.encoder.layer.1.attention.output.adapters.CoLA",
+        "bert/encoder/layer_1/attention/output/adapters",
+    )
+    for name, expected in {
+        f"{there}.adapter_down.0.weight": pack.tensors[f"{here}/weights1"].T,
+        f"{there}.adapter_down.0.bias": pack.tensors[f"{here}/biases1"][0],
+        f"{there}.adapter_up.weight": pack.tensors[f"{here}/weights2"].T,
+        f"{there}.adapter_up.bias": pack.tensors[f"{here}/biases2"][0],
+        "heads.CoLA.1.weight": pack.tensors["output_weights"],
+        "heads.CoLA.1.bias": pack.tensors["output_bias"],
+        "bert.encoder.layer.0.output.LayerNorm.weight": pack.tensors["bert/encoder/layer_0/output/LayerNorm/gamma"],
+    }.items():
+        np.testing.assert_array_equal(weights[name], expected, err_msg=name)
+
+
+def test_a_span_head_is_exported_as_a_question_answering_head(base, tmp_path):
+    pack = random_pack(base, (), head="span")
+    adapterhub.export(pack, base, str(tmp_path / "out"))
+    head = read_json(tmp_path / "out" / "head_config.json")["config"]
+    # AdapterHub fails on keys that add_qa_head does not know, such as use_pooler.
+    assert head == dict(THEIR_SPAN_HEAD, activation_function=None, dropout_prob=0.0)
+    weights = load(tmp_path / "out" / "model_head.safetensors")
+    assert sorted(weights) == ["heads.CoLA.1.bias", "heads.CoLA.1.weight"]
+    np.testing.assert_array_equal(weights["heads.CoLA.1.weight"], pack.tensors["cls/squad/output_weights"])
+    np.testing.assert_array_equal(weights["heads.CoLA.1.bias"], pack.tensors["cls/squad/output_bias"])
+    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert_mentions(code_of(text), "output.start_logits, output.end_logits", '"max_length": 16')
+    assert "regression" not in text
+
+
+def code_of(readme: str) -> str:
+    code = readme.split("```python\n")[1].split("```")[0]
+    compile(code, "README.md", "exec")
+    return code
+
+
+def test_the_readme_has_code_that_loads_all_parts(exported):
+    text = (exported[1] / "README.md").read_text(encoding="utf-8")
+    code = code_of(text)
+    assert_mentions(code, "use_safetensors=True", "layer_norms.safetensors", "do_lower_case=True", "max_length=16")
+    assert_mentions(text, exported[0].config.base, "bad, good, fair")
+
+
+@pytest.mark.parametrize(
+    ("labels", "adapter"),
+    [
+        (LABELS, {}),
+        ((), {"head": "span"}),
+        ((), {"head": "span", "activation": "relu", "placement": "feedforward", "layers": (0,), "size": 3}),
+        ((), {"head": "regression", "activation": "gelu_erf"}),
+        (LABELS, {"activation": "relu", "placement": "attention", "size": 5}),
+        (LABELS, {"activation": "tanh", "placement": "feedforward", "size": 16}),
+        ((), {"head": "regression", "activation": "linear", "layers": (1,), "size": 40}),
+    ],
+)
+def test_a_pack_comes_back_unchanged(base, tmp_path, labels, adapter):
+    pack = random_pack(base, labels, **adapter)
+    adapterhub.export(pack, base, str(tmp_path / "out"))
+    again = read(tmp_path / "out", base)
+    assert list(again.tensors) == list(pack.tensors)
+    assert again.fingerprint == pack.fingerprint
+    assert again.config.adapter_config == pack.config.adapter_config
+    for field in ("task", "architecture", "head", "labels", "tokenizer", "base", "max_seq_length", "tuning_mode"):
+        assert getattr(again.config, field) == getattr(pack.config, field), field
+    packs.write(str(tmp_path / "pack.safetensors"), again)
+    assert packs.read(str(tmp_path / "pack.safetensors")).fingerprint == pack.fingerprint
+
+
+@pytest.mark.parametrize("hidden", [16, 312, 384, 768, 1024])
+def test_adapterhub_computes_every_size_from_its_reduction_factor(hidden):
+    for size in range(1, 2 * hidden):
+        assert int(hidden // adapterhub_configs.reduction_factor(hidden, size)) == size
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [("SST-2", "SST-2"), ("my.own task", "my_own_task"), ("train", "train_task"), ("_x", "_x_task")]
+)
+def test_names_of_adapters_are_valid_in_pytorch(task, name):
+    assert adapterhub.adapter_name(task) == name
+
+
+@pytest.mark.parametrize("mode", ["full", "layer_norm", "head"])
+def test_packs_without_adapters_are_not_exported(base, tmp_path, mode):
+    pack = random_pack(base, mode=mode)
+    assert_mentions(message_of(adapterhub.export, pack, base, str(tmp_path / "out")), "CoLA", repr(mode), "'adapter'")
+    assert os.listdir(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [({"labels": ["a"]}, ["'a'", "regression"]), ({"tokenizer": {"type": "sentencepiece"}}, ["SentencePiece"])],
+)
+def test_packs_that_adapterhub_does_not_support_are_not_exported(base, tmp_path, exported, changes, facts):
+    pack = packs.Pack(dataclasses.replace(exported[0].config, **changes), exported[0].tensors)
+    assert_mentions(message_of(adapterhub.export, pack, base, str(tmp_path / "out")), "CoLA", *facts)
+
+
+def test_a_pack_is_not_exported_for_another_base(base, tmp_path, exported):
+    write_bert(str(tmp_path / "other"), tiny_config(), seed=8)
+    shutil.copytree(base.folder, str(tmp_path / "relu"))
+    (tmp_path / "relu" / "bert_config.json").write_text(json.dumps(dict(TINY, hidden_act="relu")), encoding="utf-8")
+    for name, facts in (("other", ["another base"]), ("relu", ["hidden_act", "gelu", "relu"])):
+        other = bases.Base.find(str(tmp_path / name))
+        assert_mentions(message_of(adapterhub.export, exported[0], other, str(tmp_path / "out")), *facts)
+
+
+def test_an_older_export_is_replaced_only_on_request_and_other_files_never(base, tmp_path, exported):
+    pack, out = exported[0], tmp_path / "out"
+    adapterhub.export(pack, base, str(out))
+    assert_mentions(message_of(adapterhub.export, pack, base, str(out)), out, "README.md", "--overwrite")
+    (out / "notes.txt").write_text("mine", encoding="utf-8")
+    other = packs.Pack(pack.config, {name: 2 * value for name, value in pack.tensors.items()})
+    adapterhub.export(other, base, str(out), overwrite=True)
+    assert read(out, base).fingerprint == other.fingerprint
+    assert sorted(os.listdir(str(out))) == sorted([*FILES, "notes.txt"])
+    assert os.listdir(str(tmp_path)) == ["out"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_a_failed_export_leaves_the_older_one(base, tmp_path, exported, monkeypatch, stop):
+    out = tmp_path / "out"
+    adapterhub.export(exported[0], base, str(out))
+
+    def fail(*_):
+        raise stop
+
+    monkeypatch.setattr(tensor_files, "write_tensors", fail)
+    for target in ("out", "fresh"):
+        with pytest.raises((KeyboardInterrupt, UserError)):
+            adapterhub.export(exported[0], base, str(tmp_path / target), overwrite=True)
+    assert os.listdir(str(tmp_path)) == ["out"]
+    assert sorted(os.listdir(str(out))) == FILES
+    assert read(out, base).fingerprint == exported[0].fingerprint
+
+
+# ----------------------------------------------------------------------------------------- AdapterHub -> pack
+
+
+def test_an_adapter_of_theirs_becomes_a_pack_with_the_layer_norms_of_the_base(base, theirs):
+    pack = read(theirs, base)
+    assert pack.config.adapter_config == AdapterConfig(size=4, activation="gelu_erf")
+    assert pack.config.labels == ["LABEL_0", "LABEL_1"]
+    assert pack.config.origin["layer_norms"] == "of the base"
+    assert pack.config.origin["adapterhub"]["config"] == THEIR_CONFIG
+    there = load(theirs / "adapter.safetensors")
+    here = pack.tensors["bert/encoder/layer_1/output/adapters/weights2"]
+    np.testing.assert_array_equal(here, there["bert.encoder.layer.1.output.adapters.t.adapter_up.weight"].T)
+    name = "bert/encoder/layer_1/output/LayerNorm/beta"
+    np.testing.assert_array_equal(pack.tensors[name], base.tensors()[name])
+    packs.check_base(pack, "pack", base.digests(), "base")
+    rename_tensors(theirs / "adapter.safetensors", "bert.", "")
+    assert read(theirs, base).fingerprint == pack.fingerprint
+
+
+def test_given_labels_must_have_the_order_of_the_head(base, theirs):
+    assert read(theirs, base, ["0", "1"]).config.labels == ["0", "1"]
+    assert_mentions(message_of(read, theirs, base, LABELS), "2 classes", "LABEL_0, LABEL_1", "3 labels")
+    assert_mentions(message_of(read, theirs, base, ["LABEL_1", "LABEL_0"]), "order", "LABEL_0, LABEL_1")
+    change_json(theirs / "head_config.json", "config", label2id={"LABEL_0": 0, "LABEL_1": 3})
+    assert_mentions(message_of(read, theirs, base), "label2id", "0 to 1")
+
+
+def test_the_head_of_a_sequence_classifier_is_read(base, theirs):
+    change_json(theirs / "head_config.json", model_class="BertForSequenceClassification", config=None, num_labels=2)
+    head = rename_tensors(theirs / "model_head.safetensors", "heads.t.1", "classifier")
+    pack = read(theirs, base, ["0", "1"])
+    np.testing.assert_array_equal(pack.tensors["output_weights"], head["classifier.weight"])
+    change_json(theirs / "head_config.json", model_class="BertForTokenClassification")
+    assert_mentions(message_of(read, theirs, base), "BertForTokenClassification", "BertForSequenceClassification")
+
+
+def test_a_question_answering_head_becomes_a_span_head(base, their_spans):
+    pack = read(their_spans, base)
+    assert (pack.config.head, pack.config.labels) == ("span", [])
+    there = load(their_spans / "model_head.safetensors")
+    np.testing.assert_array_equal(pack.tensors["cls/squad/output_weights"], there["heads.t.1.weight"])
+    np.testing.assert_array_equal(pack.tensors["cls/squad/output_bias"], there["heads.t.1.bias"])
+    assert "output_weights" not in pack.tensors
+    assert read(their_spans, base, []).fingerprint == pack.fingerprint
+    assert_mentions(message_of(read, their_spans, base, ["yes", "no"]), "span", "2 labels", "yes, no")
+    # The same network saved by the class with this head built in, which also names two meaningless classes.
+    change_json(their_spans / "head_config.json", model_class="BertForQuestionAnswering", config=None, num_labels=2)
+    change_json(their_spans / "head_config.json", label2id={"LABEL_0": 0, "LABEL_1": 1})
+    rename_tensors(their_spans / "model_head.safetensors", "heads.t.1", "qa_outputs")
+    again = read(their_spans, base)
+    assert (again.fingerprint, again.config.head, again.config.labels) == (pack.fingerprint, "span", [])
+    change_json(their_spans / "head_config.json", num_labels=3)
+    assert_mentions(message_of(read, their_spans, base), "num_labels = 3", "expected 2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        ({"layers": 2}, ["layers = 2", "expected 1", "add_qa_head"]),
+        ({"num_labels": 3}, ["num_labels = 3", "expected 2"]),
+        ({"num_labels": None}, ["num_labels = null", "expected 2"]),
+        ({"head_type": "tagging"}, ['head_type = "tagging"', '"classification" or "question_answering"']),
+        ({"head_type": ["tagging"]}, ['head_type = ["tagging"]']),
+        ({"head_type": "classification"}, ["use_pooler = null", "expected true"]),
+    ],
+)
+def test_unsupported_question_answering_heads_are_rejected(base, their_spans, changes, facts):
+    change_json(their_spans / "head_config.json", "config", **changes)
+    assert_mentions(message_of(read, their_spans, base), "head_config.json", *facts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        ({"layers": 2}, ["layers = 2", "expected 1"]),
+        ({"use_pooler": False}, ["use_pooler = false", "expected true"]),
+        ({"head_type": "tagging"}, ['head_type = "tagging"']),
+        ({"bias": False}, ["bias = false"]),
+        ({"num_labels": 0}, ["num_labels", "0"]),
+        ({"num_labels": 1, "label2id": None}, ["heads.t.1.weight is [2, 16]"]),
+    ],
+)
+def test_unsupported_classification_heads_are_rejected(base, theirs, changes, facts):
+    change_json(theirs / "head_config.json", "config", **changes)
+    assert_mentions(message_of(read, theirs, base), "head_config.json", *facts)
+
+
+def test_reduction_factors_by_layer_must_mean_one_size(base, theirs):
+    change_json(theirs / "adapter_config.json", "config", reduction_factor={"0": 4, "default": 3.9})
+    assert read(theirs, base).config.adapter["size"] == 4
+    change_json(theirs / "adapter_config.json", "config", reduction_factor={"0": 4, "default": 2})
+    assert_mentions(message_of(read, theirs, base), "reduction_factor", "[4, 8]")
+    change_json(theirs / "adapter_config.json", "config", reduction_factor={"0": 4})
+    assert_mentions(message_of(read, theirs, base), "reduction_factor", "every layer")
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        ({"architecture": "prefix_tuning"}, ['architecture = "prefix_tuning"', "expected null"]),
+        ({"original_ln_before": True}, ["original_ln_before = true", "expected false"]),
+        ({"original_ln_after": False}, ["original_ln_after = false", "expected true"]),
+        ({"ln_before": True}, ["ln_before = true"]),
+        ({"ln_after": True}, ["ln_after = true"]),
+        ({"is_parallel": True}, ["is_parallel = true"]),
+        ({"scaling": 4.0}, ["scaling = 4.0", "expected 1.0"]),
+        ({"scaling": "learned"}, ['scaling = "learned"']),
+        ({"use_gating": True}, ["use_gating = true"]),
+        ({"residual_before_ln": "post_add"}, ['residual_before_ln = "post_add"', "true or false"]),
+        ({"inv_adapter": "nice"}, ['inv_adapter = "nice"']),
+        ({"cross_adapter": True}, ["cross_adapter = true"]),
+        ({"phm_layer": True}, ["phm_layer = true"]),
+        ({"non_linearity": "mish"}, ["'mish'", "'swish'", "gelu, gelu_new"]),
+        ({"mh_adapter": False, "output_adapter": False}, ["mh_adapter", "output_adapter"]),
+        ({"leave_out": [0, 1]}, ["leave_out", "2 layers"]),
+        ({"reduction_factor": 0}, ["reduction_factor = 0"]),
+        ({"vera_d": 1.0}, ["vera_d"]),
+    ],
+)
+def test_unsupported_adapters_are_rejected(base, theirs, changes, facts):
+    change_json(theirs / "adapter_config.json", "config", **changes)
+    assert_mentions(message_of(read, theirs, base), "adapter_config.json", *facts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        ({"model_type": "roberta"}, ['model_type = "roberta"', '"bert"']),
+        ({"hidden_size": 32}, ["hidden_size = 32", "expected 16"]),
+        ({"version": "3.2.1"}, ['version = "3.2.1"']),
+        ({"config": "houlsby"}, ["config"]),
+    ],
+)
+def test_adapters_for_other_models_are_rejected(base, theirs, changes, facts):
+    change_json(theirs / "adapter_config.json", **changes)
+    assert_mentions(message_of(read, theirs, base), "adapter_config.json", *facts)
+
+
+def test_a_folder_without_a_head_is_rejected(base, theirs, tmp_path):
+    (theirs / "head_config.json").unlink()
+    assert_mentions(message_of(read, theirs, base), "head_config.json", "with_head=True")
+    assert_mentions(message_of(read, tmp_path / "nowhere", base), tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "pickle"),
+    [("adapter.safetensors", "pytorch_adapter.bin"), ("model_head.safetensors", "pytorch_model_head.bin")],
+)
+def test_pickles_are_not_loaded(base, theirs, name, pickle):
+    (theirs / name).rename(theirs / pickle)
+    assert_mentions(message_of(read, theirs, base), pickle, "use_safetensors=True")
+    (theirs / pickle).unlink()
+    assert_mentions(message_of(read, theirs, base), f"no {name}")
+
+
+DOWN = "bert.encoder.layer.0.output.adapters.t.adapter_down.0.bias"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "facts"),
+    [
+        (DOWN, None, ["1 missing", "encoder.layer.0.output.adapters.t.adapter_down.0.bias"]),
+        (DOWN, np.zeros(5, np.float32), ["is [5] where the model has [4]"]),
+        (DOWN, np.array([0, np.nan, 0, np.inf], np.float32), ["2 of 4 values"]),
+        (DOWN, np.zeros(4, np.int32), ["I32", "F32"]),
+        (DOWN[len("bert.") :], np.zeros(4, np.float32), ["twice", DOWN]),
+        ("bert.invertible_adapters.t.F.0.bias", np.zeros(4, np.float32), ["1 tensors", "invertible_adapters"]),
+    ],
+)
+def test_tensors_that_do_not_match_are_rejected(base, theirs, name, value, facts):
+    tensors = load(theirs / "adapter.safetensors")
+    tensors.pop(name, None)
+    tensors.update({} if value is None else {name: value})
+    safetensors.numpy.save_file(tensors, str(theirs / "adapter.safetensors"))
+    assert_mentions(message_of(read, theirs, base), "adapter.safetensors", *facts)
+
+
+def test_an_export_without_its_layer_norms_or_for_another_base_is_rejected(base, exported, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(str(exported[1]), str(folder))
+    write_bert(str(tmp_path / "other"), tiny_config(), seed=8)
+    other = bases.Base.find(str(tmp_path / "other"))
+    assert_mentions(message_of(read, folder, other), folder, exported[0].config.base)
+    (folder / "layer_norms.safetensors").unlink()
+    assert_mentions(message_of(read, folder, base), "layer_norms.safetensors", folder)

@@ -1,0 +1,136 @@
+"""Fine-tuned checkpoints of Google's adapter-bert and BERT become packs."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import optimization
+from adapter_bert.weights import bases, packs
+from adapter_bert.weights.exchange import ImportedTask, google_checkpoints
+from adapter_layers import AdapterConfig
+from tests.helpers import TINY, assert_mentions, message_of, tiny_config, write_bert
+
+GOOGLE_ADAPTER = AdapterConfig(size=4, init_scale=1e-3)
+
+
+def write_trained(folder, adapter_fn=None, mode="adapter", labels=2, heads=("output",)) -> str:
+    """Write a checkpoint as Google's scripts do: all of BERT, a head, Adam's slots, the step."""
+
+    def add() -> None:
+        for head in heads:
+            tf.get_variable(f"{head}_weights", [labels, TINY["hidden_size"]])
+            tf.get_variable(f"{head}_bias", [labels])
+        variables = {variable.op.name: variable for variable in tf.trainable_variables()}
+        for name in optimization.trainable_names(list(variables), mode):
+            for slot in ("adam_m", "adam_v"):
+                tf.get_variable(f"{name}/{slot}", variables[name].shape.as_list(), trainable=False)
+        step = tf.constant_initializer(1340)
+        tf.get_variable("global_step", [], tf.int64, initializer=step, trainable=False)
+
+    return write_bert(str(folder), tiny_config(), adapter_fn, extra=add)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Write a checkpoint with `write_trained`, each kind once; return its prefix. Read only."""
+    known = {}
+
+    def write(adapter_fn=None, **kind) -> str:
+        key = str((adapter_fn, sorted(kind.items())))
+        if key not in known:
+            known[key] = write_trained(tmp_path_factory.mktemp("trained"), adapter_fn, **kind)
+        return known[key]
+
+    return write
+
+
+def take(prefix, labels=("0", "1"), base=None, **config) -> packs.Pack:
+    task = ImportedTask("CoLA", labels, 16, "2024-05-06T07:08:09Z")
+    tokenizer = bases.Base.find(os.path.dirname(prefix)).describe_tokenizer()
+    return google_checkpoints.pack_from_checkpoint(prefix, tiny_config(**config), task, tokenizer, base)
+
+
+def assert_has_values_of(pack: packs.Pack, prefix: str) -> None:
+    reader = tf.train.load_checkpoint(prefix)
+    assert pack.tensors
+    for name, value in pack.tensors.items():
+        np.testing.assert_array_equal(value, reader.get_tensor(name))
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        GOOGLE_ADAPTER,
+        AdapterConfig(size=7, init_scale=1e-3, layers=(1,), placement="attention"),
+        AdapterConfig(size=4, init_scale=1e-3, placement="feedforward"),
+    ],
+)
+def test_a_checkpoint_with_adapters_becomes_a_pack_for_its_own_base(written, tmp_path, adapter):
+    prefix = written(adapter)
+    pack = take(prefix)
+    assert (pack.config.tuning_mode, pack.config.adapter_config) == ("adapter", adapter)
+    assert (pack.config.step, pack.config.labels) == (1340, ["0", "1"])
+    assert_has_values_of(pack, prefix)
+    # The checkpoint contains all of BERT, so it is also a base, with the same frozen weights.
+    base = bases.Base.find(os.path.dirname(prefix))
+    assert take(prefix, base=base).config.base == pack.config.base
+    packs.write(str(tmp_path / "pack.safetensors"), pack)
+    assert packs.read(str(tmp_path / "pack.safetensors")).fingerprint == pack.fingerprint
+
+
+def test_a_checkpoint_without_adapters_becomes_a_full_pack(written):
+    pack = take(written(mode="full", labels=1), labels=())
+    assert (pack.config.tuning_mode, pack.config.adapter, pack.config.base) == ("full", None, None)
+    assert pack.config.head == "regression"
+    assert len(pack.tensors) == 39 + 2
+
+
+@pytest.mark.parametrize("adapter", [GOOGLE_ADAPTER, None], ids=["adapters", "full"])
+def test_the_variables_of_a_squad_head_are_recognized(written, adapter):
+    mode = "adapter" if adapter else "full"
+    prefix = written(adapter, mode=mode, heads=("cls/squad/output",))
+    assert google_checkpoints.has_span_head(prefix)
+    assert not google_checkpoints.has_span_head(written(AdapterConfig(size=4)))
+    pack = take(prefix, labels=())
+    assert (pack.config.head, pack.config.labels) == ("span", [])
+    assert (pack.config.tuning_mode, pack.config.adapter_config) == (mode, adapter)
+    assert pack.tensors["cls/squad/output_weights"].shape == (2, TINY["hidden_size"])
+    assert_has_values_of(pack, prefix)
+    assert_mentions(message_of(take, prefix), "SQuAD", "cls/squad/output_weights", "2 labels", "0, 1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "facts"),
+    [
+        ({}, {"labels": ["a", "b", "c"]}, ["2 units", "3 labels", "a, b, c"]),
+        ({}, {"labels": ()}, ["2 units", "0 labels"]),
+        ({"heads": ("cls/seq_relationship/output",)}, {}, ["cls/squad/output_weights", "cls/seq_relationship/output"]),
+        ({"heads": ("output", "cls/squad/output")}, {}, ["one head", "output_weights, cls/squad/output_weights"]),
+        ({"heads": ("cls/squad/output",), "labels": 3}, {"labels": ()}, ["[3, 16]", "[2, 16]"]),
+        ({"mode": "full"}, {}, ["adapters, LayerNorms and head", "bert/embeddings/word_embeddings"]),
+        ({}, {"num_hidden_layers": 1}, ["1 layers"]),
+        ({}, {"intermediate_size": 64}, ["intermediate/dense/kernel", "[16, 64]"]),
+    ],
+)
+def test_a_checkpoint_that_does_not_match_is_rejected(written, kind, asked, facts):
+    prefix = written(AdapterConfig(size=4), **kind)
+    assert_mentions(message_of(take, prefix, **asked), *facts)
+
+
+def test_a_deeper_checkpoint_is_rejected(written):
+    message = message_of(take, written(mode="full", labels=1), labels=(), num_hidden_layers=1)
+    assert_mentions(message, "bert/encoder/layer_1/")
+
+
+def test_a_pretrained_bert_is_rejected(tiny_bert):
+    assert_mentions(message_of(take, os.path.join(tiny_bert, "bert_model.ckpt")), "output_weights", "not fine-tuned")
+
+
+def test_a_checkpoint_on_another_base_is_rejected(written, tmp_path):
+    write_bert(str(tmp_path), tiny_config(), seed=8)
+    prefix = written(AdapterConfig(size=4))
+    assert_mentions(message_of(take, prefix, base=bases.Base.find(str(tmp_path))), prefix, str(tmp_path), "base")
