@@ -16,12 +16,9 @@ RELATIVE_TOLERANCE = 1e-6
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
-def _is_constant(values: np.ndarray, tolerance: float = 0.0) -> bool:
-    return bool(np.ptp(values) <= tolerance * np.abs(values).max())
-
-
-def _are_finite(values: np.ndarray) -> bool:
-    return bool(np.isfinite(values).all())
+def _is_uninformative(values: np.ndarray, tolerance: float = 0.0) -> bool:
+    """Return whether all values are equal, or some are not finite."""
+    return not np.isfinite(values).all() or bool(np.ptp(values) <= tolerance * np.abs(values).max())
 
 
 # SciPy and scikit-learn are imported where they are used: importing them takes a second or two.
@@ -33,7 +30,7 @@ def _scipy_correlation(name: str) -> Metric:
     def metric(labels: np.ndarray, numbers: np.ndarray) -> float:
         from scipy import stats
 
-        if not _are_finite(numbers) or _is_constant(numbers, RELATIVE_TOLERANCE) or _is_constant(labels):
+        if _is_uninformative(numbers, RELATIVE_TOLERANCE) or _is_uninformative(labels):
             return 0.0
         return getattr(stats, name)(labels.astype(np.float64), numbers.astype(np.float64))[0]
 
@@ -51,7 +48,7 @@ def _sklearn_metric(name: str, **options: Any) -> Metric:
 
 def _matthews(labels: np.ndarray, classes: np.ndarray) -> float:
     """Return Matthews' correlation without scikit-learn's warning where it is undefined."""
-    if _is_constant(labels) or _is_constant(classes):
+    if _is_uninformative(labels) or _is_uninformative(classes):
         return 0.0
     return _sklearn_metric("matthews_corrcoef")(labels, classes)
 
@@ -75,15 +72,12 @@ METRICS: Dict[str, Metric] = {**CLASS_METRICS, **NUMBER_METRICS}
 
 
 def score(metric_names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> Dict[str, float]:
-    """Compute metrics.
+    """Compute metrics; all values are finite.
 
     Args:
       metric_names: keys of `METRICS`.
       labels: int or float [examples], the true classes or numbers.
       predictions: int or float [examples], the predicted ones.
-
-    Returns:
-      Name -> finite value, in the order of the names.
 
     Raises:
       errors.UserError: a metric does not exist, or it compares classes and the labels are numbers.
@@ -132,4 +126,4 @@ def is_collapsed(predictions: np.ndarray, labels: np.ndarray) -> bool:
     """Return whether all predictions are equal, or some are not finite, although the labels differ."""
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     tolerance = RELATIVE_TOLERANCE if predictions.dtype.kind == "f" else 0.0
-    return not _is_constant(labels) and (not _are_finite(predictions) or _is_constant(predictions, tolerance))
+    return not _is_uninformative(labels) and _is_uninformative(predictions, tolerance)

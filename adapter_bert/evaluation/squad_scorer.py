@@ -46,7 +46,7 @@ def score_files(
         version = "2.0" if is_version_2 else "1.1"
     if null_odds_path and version == "1.1":
         raise errors.UserError("--null_odds is for version 2.0, but the data set is scored as version 1.1.")
-    golds, predictions = dataset.golds(), _read_values(predictions_path, "text", _is_text)
+    golds, predictions = dataset.golds(), _read_values(predictions_path, "text", lambda value: isinstance(value, str))
     if not any(question in golds for question in predictions):
         raise errors.UserError(
             f"{predictions_path} has {len(predictions)} predictions, but none for a question of {dataset_path}; use "
@@ -76,10 +76,6 @@ def find_mismatches(golds: squad_metrics.Golds, predictions: Mapping[str, str], 
             f"{unknown[0]!r}."
         )
     return warnings
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _is_number(value: Any) -> bool:

@@ -55,9 +55,9 @@ def window_of_spans(first, *spans):
     return FakeWindow(first, starts, ends, np.ones(len(spans), bool))
 
 
-def make_logits(values, length=12, dtype=np.float32):
+def make_logits(values, length=12):
     """Return logits that are low except at the given positions."""
-    logits = np.full(length, LOW, dtype)
+    logits = np.full(length, LOW, np.float32)
     for position, value in values.items():
         logits[position] = value
     return logits
@@ -119,72 +119,47 @@ def test_which_spans_are_valid(start, end, rules, text):
     assert answer_of(start, end, **rules).text == text
 
 
+FRENCH = "Où  est l'ÉCOLE\tNormale ?"
 HALF = window_of_spans(3, (0, 1), (0, 1))
 NOT_WROTE = make_window(has_max_context=[True, False, True, True, True, True])
+TWO_PARTS = [make_window(first=3, tokens=slice(0, 3)), make_window(first=5, tokens=slice(2, 6))]
 EMPTY = window_of_spans(3)
-
-
-@pytest.mark.parametrize(
-    "context, windows, start, end, text",
-    [
-        # One character may become two tokens.
-        ("½", [HALF], [{4: 9.0}], [{3: 9.0}], ""),
-        ("½", [HALF], [{3: 9.0}], [{3: 9.0}], "½"),
-        # The start must be in the window that shows it with most context; the end may be in any.
-        (CONTEXT, [NOT_WROTE], [{4: 9.0}], [{5: 9.0}], ""),
-        (CONTEXT, [NOT_WROTE], [{3: 9.0}], [{4: 9.0}], "Ada wrote"),
-        # Every window has its own first position.
-        (
-            CONTEXT,
-            [make_window(first=3, tokens=slice(0, 3)), make_window(first=5, tokens=slice(2, 6))],
-            [{3: 1.0}, {7: 4.0}],
-            [{3: 1.0}, {7: 4.0}],
-            "London",
-        ),
-        # An answer may start within a word.
-        ("unaffordable", [window_of_spans(2, (0, 2), (2, 8), (8, 12))], [{3: 9.0}], [{4: 9.0}], "affordable"),
-        # The text is a slice of the paragraph.
-        (
-            "Où  est l'ÉCOLE\tNormale ?",
-            [make_window("Où  est l'ÉCOLE\tNormale ?")],
-            [{4: 9.0}],
-            [{6: 9.0}],
-            "est l'ÉCOLE\tNormale",
-        ),
-        (CONTEXT, [EMPTY], [{3: 9.0}], [{3: 9.0}], ""),
-        (CONTEXT, [EMPTY, make_window()], [{3: 9.0}, {3: 1.0}], [{3: 9.0}, {3: 1.0}], "Ada"),
-    ],
-)
-def test_windows_map_positions_to_text(context, windows, start, end, text):
-    assert answer_of(start, end, 1, windows, context).text == text
-
-
-FLAT = np.zeros(12, np.float32)
 FALLING = {3: 4, 4: 3, 5: 2, 6: 1}
 
 
 @pytest.mark.parametrize(
-    "context, start, end, n_best_size, texts",
+    "context, windows, start, end, n_best_size, texts",
     [
-        # Equal logits rank by position; of equal sums, the better start comes first.
-        (CONTEXT, FLAT, FLAT, 4, ["Ada"]),
-        (CONTEXT, FLAT, FLAT, 5, ["Ada", "Ada wrote", "wrote"]),
-        (CONTEXT, {3: 1.0, 4: 2.0}, {3: 4.0, 4: 3.0}, 2, ["wrote", "Ada"]),
+        # One character may become two tokens.
+        ("½", [HALF], [{4: 9.0}], [{3: 9.0}], 1, [""]),
+        ("½", [HALF], [{3: 9.0}], [{3: 9.0}], 1, ["½"]),
+        # The start must be in the window that shows it with most context; the end may be in any.
+        (CONTEXT, [NOT_WROTE], [{4: 9.0}], [{5: 9.0}], 1, [""]),
+        (CONTEXT, [NOT_WROTE], [{3: 9.0}], [{4: 9.0}], 1, ["Ada wrote"]),
+        # Every window has its own first position.
+        (CONTEXT, TWO_PARTS, [{3: 1.0}, {7: 4.0}], [{3: 1.0}, {7: 4.0}], 1, ["London"]),
+        # An answer may start within a word, and is a slice of the paragraph.
+        ("unaffordable", [window_of_spans(2, (0, 2), (2, 8), (8, 12))], [{3: 9.0}], [{4: 9.0}], 1, ["affordable"]),
+        (FRENCH, [make_window(FRENCH)], [{4: 9.0}], [{6: 9.0}], 1, ["est l'ÉCOLE\tNormale"]),
+        # Windows and spans may be empty.
+        (CONTEXT, [EMPTY], [{3: 9.0}], [{3: 9.0}], 1, [""]),
+        (CONTEXT, [EMPTY, make_window()], [{3: 9.0}, {3: 1.0}], [{3: 9.0}, {3: 1.0}], 1, ["Ada"]),
+        ("ab cd", [window_of_spans(1, (0, 0), (3, 5))], [{1: 9.0, 2: 1.0}], [{1: 9.0, 2: 1.0}], 2, ["ab cd", "cd"]),
+        # Equal logits rank by position; of equal sums, the better start comes first, then the earlier window.
+        (CONTEXT, [make_window()], [np.zeros(12)], [np.zeros(12)], 4, ["Ada"]),
+        (CONTEXT, [make_window()], [np.zeros(12)], [np.zeros(12)], 5, ["Ada", "Ada wrote", "wrote"]),
+        (CONTEXT, [make_window()], [{3: 1.0, 4: 2.0}], [{3: 4.0, 4: 3.0}], 2, ["wrote", "Ada"]),
+        (CONTEXT, [make_window()] * 2, [{4: 2.0}, {3: 3.0}], [{4: 2.0}, {3: 1.0}], 2, ["wrote", "Ada"]),
         # A text is listed once. The sums: a 8, a a 7, [a 6], a a a 6, [a a 5], a ... b 5.
-        ("a a a b", FALLING, FALLING, 4, ["a", "a a", "a a a", "a a a b"]),
+        ("a a a b", [make_window("a a a b")], [FALLING], [FALLING], 4, ["a", "a a", "a a a", "a a a b"]),
         # Position 0 is a candidate only in version 2.0.
-        (CONTEXT, {0: 9.0, 3: 3.0}, {0: 9.0, 3: 1.0}, 2, ["Ada"]),
+        (CONTEXT, [make_window()], [{0: 9.0, 3: 3.0}], [{0: 9.0, 3: 1.0}], 2, ["Ada"]),
         # A sequence may be shorter than the list.
-        ("Ada", make_logits({3: 2.0}, 4), make_logits({3: 2.0}, 4), 20, ["Ada"]),
+        ("Ada", [make_window("Ada")], [make_logits({3: 2.0}, 4)], [make_logits({3: 2.0}, 4)], 20, ["Ada"]),
     ],
 )
-def test_the_order_of_candidates(context, start, end, n_best_size, texts):
-    assert texts_of(answer_of(start, end, n_best_size, context=context)) == texts
-
-
-def test_of_equal_sums_the_earlier_window_comes_first():
-    answer = answer_of([{4: 2.0}, {3: 3.0}], [{4: 2.0}, {3: 1.0}], 2, [make_window(), make_window()])
-    assert texts_of(answer)[:2] == ["wrote", "Ada"]
+def test_candidates_of_windows(context, windows, start, end, n_best_size, texts):
+    assert texts_of(answer_of(start, end, n_best_size, windows, context)) == texts
 
 
 def test_sums_are_compared_in_64_bits():
@@ -192,15 +167,9 @@ def test_sums_are_compared_in_64_bits():
     assert answer.candidates[0].end_logit == 0.5
 
 
-def test_a_repeated_text_is_listed_once_with_its_best_logits():
+def test_a_repeated_text_has_its_best_logits():
     answer = answer_of({3: 2.0, 7: 3.0}, {3: 2.0, 7: 3.0}, 3, context="to be or not to be")
-    assert answer.candidates[0][0] == "to" and answer.candidates[0][2:] == (3.0, 3.0)
-    assert texts_of(answer).count("to") == 1
-
-
-def test_a_span_without_characters_is_not_listed():
-    window = window_of_spans(1, (0, 0), (3, 7))
-    assert texts_of(answer_of([{1: 9.0, 2: 1.0}], [{1: 9.0, 2: 1.0}], 2, [window], "ab cdef")) == ["ab cdef", "cdef"]
+    assert [c[2:] for c in answer.candidates if c.text == "to"] == [(3.0, 3.0)]
 
 
 @pytest.mark.parametrize("threshold, text", [(0.0, ""), (1.9, ""), (2.0, "Ada"), (3.0, "Ada"), (math.inf, "Ada")])

@@ -50,7 +50,7 @@ def test_f1_is_that_of_class_1():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_class_metrics_are_those_of_scikit_learn(seed):
+def test_metrics_are_those_of_scikit_learn_and_scipy(seed):
     generator = np.random.RandomState(seed)
     labels, classes = generator.randint(0, 2, 50), generator.randint(0, 2, 50)
     assert metrics.score(CLASS_METRICS, labels, classes) == {
@@ -59,6 +59,13 @@ def test_class_metrics_are_those_of_scikit_learn(seed):
         "f1": sklearn.metrics.f1_score(labels, classes),
         "macro_f1": sklearn.metrics.f1_score(labels, classes, average="macro"),
     }
+    labels = np.round(generator.uniform(0, 5, 60), 1)
+    numbers = labels + generator.normal(0, 1, 60)
+    for dtype in (np.float32, np.float64):
+        assert metrics.score(NUMBER_METRICS, labels.astype(dtype), numbers.astype(dtype)) == {
+            "pearson": pytest.approx(stats.pearsonr(labels, numbers)[0], abs=1e-6),
+            "spearman": pytest.approx(stats.spearmanr(labels, numbers)[0], abs=1e-6),
+        }
 
 
 def test_three_classes():
@@ -96,18 +103,6 @@ def test_correlations_by_hand():
     # Ranks 1, 2.5, 2.5, 4 and 1.5, 1.5, 4, 3; around 2.5: Σ xy = 1.5 + 0 + 0 + 0.75, Σ x² = 4.5, Σ y² = 4.5.
     spearman = metrics.score(["spearman"], np.array([0.0, 2.5, 2.5, 5.0]), np.array([1.0, 1.0, 40.0, 3.0]))["spearman"]
     assert spearman == pytest.approx(2.25 / 4.5)
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_number_metrics_are_those_of_scipy(seed, dtype):
-    generator = np.random.RandomState(seed)
-    labels = np.round(generator.uniform(0, 5, 60), 1).astype(dtype)
-    numbers = (labels + generator.normal(0, 1, 60)).astype(dtype)
-    assert metrics.score(NUMBER_METRICS, labels, numbers) == {
-        "pearson": pytest.approx(stats.pearsonr(labels, numbers)[0], abs=1e-6),
-        "spearman": pytest.approx(stats.spearmanr(labels, numbers)[0], abs=1e-6),
-    }
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.parity
 
 VOCABULARY = os.path.join(SHARED, "weights", "e5-small", "vocab.txt")  # BERT uncased
 WINDOWS = spans.WindowConfig()
-RULES = AnswerRules()
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +55,17 @@ def count_recovered(dataset: Dataset, tokenizer: Any) -> Dict[str, int]:
     for paragraph in dataset.paragraphs:
         document = spans.tokenize_document(paragraph.context, tokenizer)
         for question in paragraph.questions:
-            question_windows = next(windows)
-            answer = question.found
+            question_windows, answer = next(windows), question.found
             tokens = document.find(answer)
             if answer is None or tokens is None:
                 counts["annotated"] += bool(question.answers)
                 continue
             first, last = tokens
-            start, end = int(document.starts[first]), int(document.ends[last])
+            start, end = document.starts[first], document.ends[last]
             counts["annotated"] += 1
             counts["recovered"] += paragraph.context[start:end] == answer.text
             counts["inside_a_token"] += start < answer.start or end > answer.start + len(answer.text)
-            counts["too_long"] += last - first >= RULES.max_answer_length
+            counts["too_long"] += last - first >= AnswerRules().max_answer_length
             counts["split_by_windows"] += not any(
                 w.begin <= first and last < w.begin + len(w.starts) and w.has_max_context[first - w.begin]
                 for w in question_windows
@@ -97,6 +95,6 @@ def test_gold_tokens_give_back_the_gold_answers(tokenizer, name, num_windows, co
     assert count_recovered(dataset, tokenizer) == counts
     rows = list(oracle_rows(dataset, tokenizer))
     assert len(rows) == num_windows
-    decoder = AnswerDecoder(dataset, tokenizer, WINDOWS, AnswerRules(version_2=dataset.says_impossible))
-    scores = decoder.score(rows)
+    rules = AnswerRules(version_2=dataset.says_impossible)
+    scores = AnswerDecoder(dataset, tokenizer, WINDOWS, rules).score(rows)
     assert {metric: round(scores.metrics[metric], 2) for metric in metrics} == metrics
