@@ -1,34 +1,45 @@
-"""Predictions of a test split in the form that GLUE's server takes: `index<TAB>prediction`, a line for each example."""
+"""Test predictions in the format of GLUE's server: a file for each task, and the zip file of a submission."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import math
 import os
 import re
-from typing import List, Optional, Sequence, Union
+import zipfile
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
+
+import tabulate
 
 from adapter_bert.common import errors, files
+from adapter_bert.common.lazy_tensorflow import tf
+from adapter_bert.tasks import encodings, glue
 from adapter_bert.tasks.task import Task
 
 HEADER = "index\tprediction"
+# How many levels of folders are searched for runs.
+SEARCH_DEPTH = 2
+RESULTS = "results.json"
+# One model predicts all three, so the results next to the predictions may be those of any of them.
+SAME_MODEL = {task.name for task in (glue.MNLI, glue.MNLI_MISMATCHED, glue.AX)}
 
 
 def file_name(task: Task) -> str:
-    """The name of a task's file, e.g. `CoLA.tsv`: the server's, or the task's own made safe for a file."""
-    # A first dot would hide the file or, with a second one, name a folder.
+    """Return the name of a task's file, e.g. `CoLA.tsv`; custom task names are made safe for file systems."""
+    # Leading dots would hide the file or, as "..", name a folder.
     safe = re.sub(r"^\.+|[^\w.-]", "_", task.submission or task.name)
     return (safe or "predictions") + ".tsv"
 
 
 def lines(task: Task, predictions: Sequence[Union[int, float]]) -> List[str]:
-    """The lines of a task's file, without their ends.
+    """Return the lines of a task's file.
 
     Args:
       task: the task.
-      predictions: for each example in the order of the test split, its class (an index of `task.labels`) or number.
-
-    Returns:
-      The header and a line for each prediction. Numbers are clipped to `task.label_range`, if it has one.
+      predictions: for each example of the test split, its class (an index of `task.labels`) or number. Numbers are
+        clipped to `task.label_range`.
 
     Raises:
       errors.UserError: a predicted number is not finite.
@@ -39,46 +50,37 @@ def lines(task: Task, predictions: Sequence[Union[int, float]]) -> List[str]:
 
 
 def write(task: Task, predictions: Sequence[Union[int, float]], folder: str) -> str:
-    """Writes a task's file to a folder; returns its path. Any number of predictions will do, see `mismatch`."""
+    """Write a task's file, with any number of predictions, and return its path."""
     path = os.path.join(folder, file_name(task))
     files.write_text(path, "\n".join(lines(task, predictions)) + "\n")
     return path
 
 
-def mismatch(task: Task, rows: int) -> Optional[str]:
-    """What is wrong with a number of predictions, as a sentence; None if the server takes as many.
-
-    Test files of one's own in a task's layout have other numbers of rows: they are predicted all the same.
-    """
-    if task.test_rows in (None, rows):
+def mismatch(task: Task, num_predictions: int) -> Optional[str]:
+    """Return why GLUE's server would reject this number of predictions, or None. Custom test files may have any."""
+    if task.test_rows in (None, num_predictions):
         return None
-    return f"{task.name} has {task.test_rows} test examples as published, found {rows} predictions"
+    return f"{task.name} has {task.test_rows} published test examples, found {num_predictions} predictions"
 
 
-def check(task: Task, text: str, source: str) -> None:
-    """Checks that a file is what the server takes.
-
-    Args:
-      task: the task.
-      text: what the file holds.
-      source: its name, for the message.
+def check(task: Task, text: str, path: str) -> None:
+    """Check that GLUE's server would accept a file with this text.
 
     Raises:
-      errors.UserError: names the file, the line, what was found there and what was expected.
+      errors.UserError: names the path, the line, what was found there and what was expected.
     """
     found = text.split("\n")
     if found[-1] == "":
         found.pop()
     if not found or found[0] != HEADER:
-        first = found[0][:60] if found else ""
-        raise errors.UserError(f"{source}, line 1: expected the header {HEADER!r}, found {first!r}.")
+        raise errors.UserError(f"{path}, line 1: expected the header {HEADER!r}, found {''.join(found[:1])[:60]!r}.")
     problem = mismatch(task, len(found) - 1)
     if problem:
-        raise errors.UserError(f"{source}: {problem}; predict the published test split.")
+        raise errors.UserError(f"{path}: {problem}; predict the published test split.")
     for index, line in enumerate(found[1:]):
-        problem = _problem(task, index, line.split("\t"))
-        if problem:
-            raise errors.UserError(f"{source}, line {index + 2}: {problem}, found {line[:60]!r}.")
+        expected = _expected(task, index, line.split("\t"))
+        if expected:
+            raise errors.UserError(f"{path}, line {index + 2}: expected {expected}, found {line[:60]!r}.")
 
 
 def _class_cell(task: Task, value: Union[int, float], index: int) -> str:
@@ -96,24 +98,195 @@ def _number_cell(task: Task, value: Union[int, float], index: int) -> str:
         )
     if task.label_range is None:
         return f"{value:.6g}"
-    least, most = task.label_range
-    # The sum turns a negative zero into zero.
-    return f"{min(max(value, least), most) + 0.0:.3f}"
+    low, high = task.label_range
+    # Adding 0.0 turns negative zero into zero.
+    return f"{min(max(value, low), high) + 0.0:.3f}"
 
 
-def _problem(task: Task, index: int, cells: Sequence[str]) -> Optional[str]:
-    """What is wrong with the line of an example, as the beginning of a sentence; None if nothing is."""
+def _expected(task: Task, index: int, cells: Sequence[str]) -> Optional[str]:
+    """Return what the cells of a line should be, or None if they are valid."""
     if len(cells) != 2:
-        return "expected two tab-separated columns"
+        return "two tab-separated columns"
     if cells[0] != str(index):
-        return f"expected the index {index}"
+        return f"the index {index}"
     if not task.is_regression:
-        return None if cells[1] in task.labels else "expected one of the labels {}".format(", ".join(task.labels))
-    least, most = task.label_range or (float("-inf"), float("inf"))
-    try:
+        return None if cells[1] in task.labels else f"one of the labels {', '.join(task.labels)}"
+    low, high = task.label_range or (-math.inf, math.inf)
+    with contextlib.suppress(ValueError):
         value = float(cells[1])
-    except ValueError:
-        value = float("nan")
-    if math.isfinite(value) and least <= value <= most:
+        if math.isfinite(value) and low <= value <= high:
+            return None
+    return f"a number from {low:g} to {high:g}" if task.label_range else "a finite number"
+
+
+@dataclasses.dataclass(frozen=True)
+class DevScore:
+    """The primary metric of a run, and the task that it was evaluated on."""
+
+    task: str
+    metric: str
+    value: float
+    collapsed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskFile:
+    """A file of the zip: the task, the folder of the run, the run's score if known, and the content."""
+
+    task: Task
+    run: str
+    score: Optional[DevScore]
+    text: str
+
+    def table_row(self) -> Tuple[Optional[str], str, str, int]:
+        """Return the row of the printed table: task, run, dev score, number of predictions."""
+        score = "unknown"
+        if self.score:
+            score = f"{self.score.metric} {self.score.value:.4f}"
+            score += " (collapsed)" if self.score.collapsed else ""
+            # E.g. the diagnostics of a run that was evaluated on MNLI.
+            score += "" if self.score.task == self.task.name else f" on {self.score.task}"
+        return self.task.submission, self.run, score, len(self.text.rstrip("\n").split("\n")) - 1
+
+
+def find_runs(folders: Iterable[str]) -> Dict[str, List[str]]:
+    """Search folders, and folders in them, for prediction files.
+
+    Returns:
+      For each name of a prediction file the folders that contain it, sorted, each once.
+
+    Raises:
+      errors.UserError: a folder does not exist.
+    """
+    found: Dict[str, Dict[str, str]] = {}
+    for top in folders:
+        if not tf.gfile.IsDirectory(top):
+            raise errors.UserError(f"The folder {top} does not exist; pass the folders of the runs.")
+        for folder in _subfolders(top, SEARCH_DEPTH):
+            # A run may be given twice, e.g. as runs and as runs/cola.
+            identity = folder if "://" in folder else os.path.realpath(folder)
+            for name in map(file_name, glue.TASKS):
+                if tf.gfile.Exists(os.path.join(folder, name)):
+                    found.setdefault(name, {}).setdefault(identity, folder)
+    return {name: sorted(by_identity.values()) for name, by_identity in found.items()}
+
+
+def _subfolders(top: str, depth: int) -> List[str]:
+    """Return a folder and those below it, down to a depth."""
+    if depth == 0:
+        return [top]
+    paths = (os.path.join(top, name.rstrip("/")) for name in sorted(tf.gfile.ListDirectory(top)))
+    return [top] + [below for path in paths if tf.gfile.IsDirectory(path) for below in _subfolders(path, depth - 1)]
+
+
+def read_score(run: str) -> Optional[DevScore]:
+    """Return the score of a run on the dev split, None if it was not evaluated.
+
+    Raises:
+      errors.UserError: its `results.json` is damaged, or the score is not a number.
+    """
+    path = os.path.join(run, RESULTS)
+    if not tf.gfile.Exists(path):
         return None
-    return f"expected a number from {least:g} to {most:g}" if task.label_range else "expected a finite number"
+    results = files.read_json_object(path)
+    try:
+        metric = results["primary_metric"]
+        score = DevScore(results["task"], metric, float(results["metrics"][metric]), bool(results.get("collapsed")))
+    except (KeyError, TypeError, ValueError):
+        raise errors.UserError(f"{path} contains no score; evaluate the run again with --do_eval=true.") from None
+    if not math.isfinite(score.value):
+        raise errors.UserError(f"{path}: {metric} is {score.value}, not a number; omit this run.")
+    return score
+
+
+def _is_for(score: DevScore, task: Task) -> bool:
+    """Return whether the score is that of the model that predicted the task."""
+    return score.task == task.name or {score.task, task.name} <= SAME_MODEL
+
+
+def choose_run(task: Task, runs: Sequence[str]) -> Tuple[str, Optional[DevScore]]:
+    """Return the run with the best score, the first of equals, and its score if known.
+
+    Raises:
+      errors.UserError: there are several runs, and they cannot be compared.
+    """
+    scores = [read_score(run) for run in runs]
+    comparable = [score for score in scores if score and _is_for(score, task)]
+    if len(runs) == 1:
+        return runs[0], comparable[0] if comparable else None
+    kinds = [f"{score.metric} on {score.task}" if score else f"no {RESULTS}" for score in scores]
+    if len(comparable) < len(runs) or len(set(kinds)) > 1:
+        raise errors.UserError(
+            f"Cannot choose the best of {len(runs)} runs that have predicted {task.name}: "
+            + "; ".join(f"{run}: {kind}" for run, kind in zip(runs, kinds))
+            + ". Evaluate all of them in the same way with --do_eval=true, or pass only one of them."
+        )
+    return max(zip(runs, comparable), key=lambda pair: pair[1].value)
+
+
+def collect(folders: Iterable[str], allow_missing: bool = False) -> List[TaskFile]:
+    """Find, choose and check the files of a submission; return them in the order of GLUE's tasks.
+
+    Raises:
+      errors.UserError: tasks are missing, runs cannot be compared, or the server would reject a file.
+    """
+    runs = find_runs(folders)
+    missing = [name for name in map(file_name, glue.TASKS) if name not in runs]
+    if not runs or (missing and not allow_missing):
+        alternative = ", or leave them out with --allow_missing" if runs else ""
+        raise errors.UserError(
+            f"Found no {', '.join(missing)}; predict these tasks with --do_predict=true{alternative}."
+        )
+    found = []
+    for task in glue.TASKS:
+        name = file_name(task)
+        if name in runs:
+            run, score = choose_run(task, runs[name])
+            path = os.path.join(run, name)
+            text = encodings.decode_utf8(encodings.read_bytes(path), path)
+            check(task, text, path)
+            found.append(TaskFile(task, run, score, text))
+    return found
+
+
+def zip_bytes(task_files: Iterable[TaskFile]) -> bytes:
+    """Return the zip file. The same predictions always give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for task_file in sorted(task_files, key=lambda task_file: file_name(task_file.task)):
+            info = zipfile.ZipInfo(file_name(task_file.task), date_time=(1980, 1, 1, 0, 0, 0))
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.create_system = 3  # Unix on every platform, since the permissions are Unix's
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, task_file.text.encode("utf-8"))
+    return buffer.getvalue()
+
+
+def make_submission(folders: Sequence[str], output: str, allow_missing: bool = False, overwrite: bool = False) -> str:
+    """Write the zip file and return a summary to print.
+
+    Args:
+      folders: where to search for runs.
+      output: path of the zip file.
+      allow_missing: whether tasks may have no predictions.
+      overwrite: whether to replace an existing zip file.
+
+    Raises:
+      errors.UserError: see `collect`; or the zip file already exists. Nothing is written then.
+    """
+    if not folders:
+        raise errors.UserError("No runs given; name their folders with --runs=FOLDER,FOLDER.")
+    with files.user_errors():
+        if not overwrite:
+            files.check_absent(output)
+        found = collect(folders, allow_missing)
+        files.make_folder(os.path.dirname(output) or ".")
+        files.write_bytes(output, zip_bytes(found))
+    rows = [task_file.table_row() for task_file in found]
+    table = tabulate.tabulate(rows, ["task", "run", "dev score", "rows"], tablefmt="plain", disable_numparse=True)
+    summary = f"{table}\nWrote {output}: {len(found)} of {len(glue.TASKS)} tasks."
+    present = [task_file.task for task_file in found]
+    missing = [str(task.submission) for task in glue.TASKS if task not in present]
+    if missing:
+        summary += f"\nWarning: GLUE's server accepts only complete submissions; missing: {', '.join(missing)}."
+    return summary
