@@ -231,14 +231,6 @@ def test_an_annotation_of_any_characters_has_all_tokens_that_it_touches(tokenize
                 assert touched == list(range(first, last + 1))
 
 
-def huggingface_features(library, question: Question, context: str, config: WindowConfig):
-    answer = question.found
-    example = library.SquadExample(question.id, question.text, context, answer.text, answer.start, "title")
-    return library.squad_convert_example_to_features(
-        example, config.max_seq_length, config.doc_stride, config.max_query_length, "max_length", is_training=True
-    )
-
-
 @pytest.mark.parametrize("config", [WindowConfig(), WindowConfig(96, 24, 12)])
 def test_features_are_those_of_transformers(real, real_tokenizer, config):
     """Which finds answers as Google does: `gold` in `"golden` is the difference explained in the test above."""
@@ -253,7 +245,12 @@ def test_features_are_those_of_transformers(real, real_tokenizer, config):
             query = spans.tokenize_query(question.text, real_tokenizer, config)
             document = spans.tokenize_document(paragraph.context, real_tokenizer)
             windows = spans.make_windows(document, len(query), config)
-            theirs = huggingface_features(library, question, paragraph.context, config)
+            answer = question.found
+            theirs = library.squad_convert_example_to_features(
+                library.SquadExample(question.id, question.text, paragraph.context, answer.text, answer.start, "title"),
+                *(config.max_seq_length, config.doc_stride, config.max_query_length, "max_length"),
+                is_training=True,
+            )
             assert len(theirs) == len(windows)
             for window, other in zip(windows, theirs):
                 own = next(made)
@@ -266,9 +263,6 @@ def test_features_are_those_of_transformers(real, real_tokenizer, config):
     assert next(made, None) is None
     assert different == {"gold"}
     assert count >= questions.num_questions > 150
-
-
-# -------------------------------------------------------------------------------------------------- positions
 
 
 FOUR = WindowConfig(max_seq_length=9, doc_stride=2, max_query_length=2)  # windows of four tokens: abcd, cdef, efgh
