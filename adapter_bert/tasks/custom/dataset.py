@@ -5,15 +5,16 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.common.text import first_names
-from adapter_bert.tasks.custom.formats import TableFormat, read_table
+from adapter_bert.tasks.custom.formats import TableFormat
 from adapter_bert.tasks.custom.labels import parse_finite, shorten
+from adapter_bert.tasks.custom.source import LabelledRow, LabelledSource
 from adapter_bert.tasks.custom.table import LABEL_COLUMN, TEXT_COLUMN
 from adapter_bert.tasks.task import InputExample, Task
 
@@ -27,8 +28,6 @@ _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FEW_LABELS = 5
 # More different fractional numbers than this are measurements, not classes.
 _MANY_FRACTIONS = 20
-# Numbers of different values of a column that may contain labels.
-_LABEL_COUNTS = range(2, 51)
 _SHOWN_LABELS = 20
 
 
@@ -122,7 +121,7 @@ def read(
     if not set(wanted) <= set(SPLITS):
         raise ValueError(f"Splits are {SPLITS}, found {sorted(wanted)}.")
     _check_files(data, wanted)
-    rows: Dict[str, List[_LabelledRow]] = {}
+    rows: Dict[str, List[LabelledRow]] = {}
     if _needs_training_file(data, wanted, stored_labels):
         training_rows, labels = _read_training_file(data)
         labels = _match_stored_labels(labels, stored_labels, data)
@@ -147,69 +146,13 @@ def read(
 # -------------------------------------------------------------------------------------------------- files
 
 
-class _LabelledRow(NamedTuple):
-    number: int
-    place: str
-    text_a: str
-    text_b: Optional[str]
-    label: str
-
-    @property
-    def is_blank(self) -> bool:
-        return not self.text_a.strip() and not (self.text_b or "").strip()
-
-
-class _Source:
-    """A table and the indices of its columns in use."""
-
-    def __init__(self, path: str, data: CustomData, with_label: bool = True) -> None:
-        flags = {"--text_column": data.text_column, "--text_pair_column": data.text_pair_column}
-        if with_label:
-            flags["--label_column"] = data.label_column
-        columns = {flag: column for flag, column in flags.items() if column}
-        table_format = TableFormat(data.encoding, data.header, data.quoting)
-        self.table = read_table(path, list(columns.values()), table_format)
-        self.indices = {flag: self._find(column, flag) for flag, column in columns.items()}
-        self.header_is_assumed = data.header is None and self.table.kind == "numbers"
-
-    def _find(self, column: str, flag: str) -> int:
-        """Return the index of a column; raise a `UserError` if it is missing or blank."""
-        index = self.table.find(column, flag)
-        # Rows without the cell raise an error when they are read.
-        if all(len(row.cells) > index for row in self.table.rows) and not self.table.nonblank(index):
-            filled = [name for number, name in enumerate(self.table.columns) if self.table.nonblank(number)]
-            raise errors.UserError(
-                f"{self.table.path}: the column '{column}' ({flag}) is empty in all {len(self.table.rows)} rows; "
-                f"columns with content: {', '.join(filled) or 'none'}."
-            )
-        return index
-
-    def _texts(self, flag: str) -> List[Any]:
-        if flag not in self.indices:
-            return [None] * len(self.table.rows)
-        return [self.table.text(row, self.indices[flag]) for row in self.table.rows]
-
-    def rows(self) -> List[_LabelledRow]:
-        """Return all rows with stripped labels; the label is empty if there is no label column."""
-        columns = zip(self._texts("--text_column"), self._texts("--text_pair_column"), self._texts("--label_column"))
-        return [
-            _LabelledRow(row.number, self.table.place(row), text_a, text_b, (label or "").strip())
-            for row, (text_a, text_b, label) in zip(self.table.rows, columns)
-        ]
-
-    def label_values(self) -> List[str]:
-        """Return the nonblank cells of the label column, stripped."""
-        return [value.strip() for value in self.table.nonblank(self.indices["--label_column"])]
-
-    def label_like_columns(self) -> List[str]:
-        """Return unused columns with few different values, most of them repeated."""
-        found = []
-        for index, name in enumerate(self.table.columns):
-            values = self.table.nonblank(index)
-            distinct = len({value.strip() for value in values})
-            if index not in self.indices.values() and distinct in _LABEL_COUNTS and 2 * distinct <= len(values):
-                found.append(name)
-        return found
+def _open_source(data: CustomData, split: str) -> LabelledSource:
+    """Read the file of a split; the test file needs no label column."""
+    columns = {"--text_column": data.text_column, "--text_pair_column": data.text_pair_column}
+    if split != "test":
+        columns["--label_column"] = data.label_column
+    table_format = TableFormat(data.encoding, data.header, data.quoting)
+    return LabelledSource(data.file(split), {flag: name for flag, name in columns.items() if name}, table_format)
 
 
 def _check_files(data: CustomData, wanted: Collection[str]) -> None:
@@ -228,9 +171,9 @@ def _needs_training_file(data: CustomData, wanted: Collection[str], stored_label
     return bool(data.train_file) and not labels_are_known
 
 
-def _read_training_file(data: CustomData) -> Tuple[List[_LabelledRow], Tuple[str, ...]]:
+def _read_training_file(data: CustomData) -> Tuple[List[LabelledRow], Tuple[str, ...]]:
     path = data.file("train")
-    source = _Source(path, data)
+    source = _open_source(data, "train")
     rows = _usable_rows(source, data)
     unseen = set(data.label_map) - set(source.label_values())
     if unseen:
@@ -251,9 +194,9 @@ def _read_training_file(data: CustomData) -> Tuple[List[_LabelledRow], Tuple[str
     return rows, _sort_labels(counts)
 
 
-def _read_dev_file(data: CustomData, labels: Tuple[str, ...]) -> List[_LabelledRow]:
+def _read_dev_file(data: CustomData, labels: Tuple[str, ...]) -> List[LabelledRow]:
     path = data.file("dev")
-    rows = _usable_rows(_Source(path, data), data)
+    rows = _usable_rows(_open_source(data, "dev"), data)
     if data.is_regression:
         return rows
     if data.labels:
@@ -270,16 +213,16 @@ def _read_dev_file(data: CustomData, labels: Tuple[str, ...]) -> List[_LabelledR
     return rows
 
 
-def _read_test_file(data: CustomData) -> List[_LabelledRow]:
+def _read_test_file(data: CustomData) -> List[LabelledRow]:
     """Return all rows in order: the n-th prediction is that of the n-th row."""
-    rows = _Source(data.file("test"), data, with_label=False).rows()
+    rows = _open_source(data, "test").rows()
     blank = [row for row in rows if row.is_blank]
     if blank:
         tf.logging.warning("%s: no text in %d of %d test rows; they are kept.", blank[0].place, len(blank), len(rows))
     return rows
 
 
-def _usable_rows(source: _Source, data: CustomData) -> List[_LabelledRow]:
+def _usable_rows(source: LabelledSource, data: CustomData) -> List[LabelledRow]:
     """Return the rows with text and label, with mapped labels; warn about the others."""
     rows = source.rows()
     unlabelled = [row for row in rows if not row.label]
@@ -299,7 +242,7 @@ def _usable_rows(source: _Source, data: CustomData) -> List[_LabelledRow]:
     return [row._replace(label=data.label_map.get(row.label, row.label)) for row in usable]
 
 
-def _select_labels(rows: Sequence[_LabelledRow], labels: Sequence[str]) -> List[_LabelledRow]:
+def _select_labels(rows: Sequence[LabelledRow], labels: Sequence[str]) -> List[LabelledRow]:
     others = collections.Counter(row.label for row in rows if row.label not in labels)
     if others:
         tf.logging.info(
@@ -314,7 +257,7 @@ def _select_labels(rows: Sequence[_LabelledRow], labels: Sequence[str]) -> List[
 
 
 def _check_first_row(
-    source: _Source, rows: Sequence[_LabelledRow], counts: Mapping[str, int], data: CustomData
+    source: LabelledSource, rows: Sequence[LabelledRow], counts: Mapping[str, int], data: CustomData
 ) -> None:
     """Raise a `UserError` if columns are given by number and the first row looks like a header."""
     if not source.header_is_assumed or rows[0].number != source.table.rows[0].number:
@@ -332,7 +275,7 @@ def _check_first_row(
         )
 
 
-def _check_labels(source: _Source, counts: Mapping[str, int], data: CustomData) -> None:
+def _check_labels(source: LabelledSource, counts: Mapping[str, int], data: CustomData) -> None:
     """Raise a `UserError` if all labels are the same, or nearly all are different."""
     total = sum(counts.values())
     column = f"{data.train_file}: the label column '{data.label_column}'"
@@ -402,7 +345,7 @@ def _known_labels(data: CustomData, stored_labels: Optional[Sequence[str]]) -> T
 # --------------------------------------------------------------------------------------- dev split, examples
 
 
-def _hold_out_dev(rows: List[_LabelledRow], data: CustomData) -> Tuple[List[_LabelledRow], List[_LabelledRow]]:
+def _hold_out_dev(rows: List[LabelledRow], data: CustomData) -> Tuple[List[LabelledRow], List[LabelledRow]]:
     """Split into training and dev rows in the file's order, given the rows, the fraction and the seed only."""
     if not data.splits_off_dev:
         return rows, []
@@ -432,7 +375,7 @@ def _hold_out_dev(rows: List[_LabelledRow], data: CustomData) -> Tuple[List[_Lab
     return [row for index, row in enumerate(rows) if index not in chosen], [rows[index] for index in sorted(chosen)]
 
 
-def _example(task: Task, split: str, row: _LabelledRow) -> InputExample:
+def _example(task: Task, split: str, row: LabelledRow) -> InputExample:
     guid = f"{split}-{row.number}"
     if split == "test":
         # A label that is ignored, as in the original scripts.
