@@ -15,6 +15,7 @@ import tabulate
 
 from adapter_bert.common import errors, files
 from adapter_bert.common.lazy_tensorflow import tf
+from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.tasks import encodings, glue
 from adapter_bert.tasks.task import Task
 
@@ -120,32 +121,22 @@ def _expected(task: Task, index: int, cells: Sequence[str]) -> Optional[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class DevScore:
-    """The primary metric of a run, and the task that it was evaluated on."""
-
-    task: str
-    metric: str
-    value: float
-    collapsed: bool
-
-
-@dataclasses.dataclass(frozen=True)
 class TaskFile:
-    """A file of the zip: the task, the folder of the run, the run's score if known, and the content."""
+    """A file of the zip: the task, the folder of the run, the run's results if known, and the content."""
 
     task: Task
     run: str
-    score: Optional[DevScore]
+    results: Optional[EvalResults]
     text: str
 
     def table_row(self) -> Tuple[Optional[str], str, str, int]:
         """Return the row of the printed table: task, run, dev score, number of predictions."""
         score = "unknown"
-        if self.score:
-            score = f"{self.score.metric} {self.score.value:.4f}"
-            score += " (collapsed)" if self.score.collapsed else ""
+        if self.results:
+            score = f"{self.results.primary_metric} {self.results.primary:.4f}"
+            score += " (collapsed)" if self.results.collapsed else ""
             # E.g. the diagnostics of a run that was evaluated on MNLI.
-            score += "" if self.score.task == self.task.name else f" on {self.score.task}"
+            score += "" if self.results.task == self.task.name else f" on {self.results.task}"
         return self.task.submission, self.run, score, len(self.text.rstrip("\n").split("\n")) - 1
 
 
@@ -179,49 +170,42 @@ def _subfolders(top: str, depth: int) -> List[str]:
     return [top] + [below for path in paths if tf.gfile.IsDirectory(path) for below in _subfolders(path, depth - 1)]
 
 
-def read_score(run: str) -> Optional[DevScore]:
-    """Return the score of a run on the dev split, None if it was not evaluated.
+def read_results(run: str) -> Optional[EvalResults]:
+    """Return the results of a run, None if it was not evaluated.
 
     Raises:
       errors.UserError: its `results.json` is damaged, or the score is not a number.
     """
     path = os.path.join(run, RESULTS)
-    if not tf.gfile.Exists(path):
-        return None
-    results = files.read_json_object(path)
-    try:
-        metric = results["primary_metric"]
-        score = DevScore(results["task"], metric, float(results["metrics"][metric]), bool(results.get("collapsed")))
-    except (KeyError, TypeError, ValueError):
-        raise errors.UserError(f"{path} contains no score; evaluate the run again with --do_eval=true.") from None
-    if not math.isfinite(score.value):
-        raise errors.UserError(f"{path}: {metric} is {score.value}, not a number; omit this run.")
-    return score
+    results = EvalResults.read(path) if tf.gfile.Exists(path) else None
+    if results and not (isinstance(results.primary, (int, float)) and math.isfinite(results.primary)):
+        raise errors.UserError(f"{path}: {results.primary_metric} is {results.primary}, not a number; omit this run.")
+    return results
 
 
-def _is_for(score: DevScore, task: Task) -> bool:
-    """Return whether the score is that of the model that predicted the task."""
-    return score.task == task.name or {score.task, task.name} <= SAME_MODEL
+def _is_for(results: EvalResults, task: Task) -> bool:
+    """Return whether the results are those of the model that predicted the task."""
+    return results.task == task.name or {results.task, task.name} <= SAME_MODEL
 
 
-def choose_run(task: Task, runs: Sequence[str]) -> Tuple[str, Optional[DevScore]]:
-    """Return the run with the best score, the first of equals, and its score if known.
+def choose_run(task: Task, runs: Sequence[str]) -> Tuple[str, Optional[EvalResults]]:
+    """Return the run with the best score, the first of equals, and its results if known.
 
     Raises:
       errors.UserError: there are several runs, and they cannot be compared.
     """
-    scores = [read_score(run) for run in runs]
-    comparable = [score for score in scores if score and _is_for(score, task)]
+    results = [read_results(run) for run in runs]
+    comparable = [each for each in results if each and _is_for(each, task)]
     if len(runs) == 1:
         return runs[0], comparable[0] if comparable else None
-    kinds = [f"{score.metric} on {score.task}" if score else f"no {RESULTS}" for score in scores]
+    kinds = [f"{each.primary_metric} on {each.task}" if each else f"no {RESULTS}" for each in results]
     if len(comparable) < len(runs) or len(set(kinds)) > 1:
         raise errors.UserError(
             f"Cannot choose the best of {len(runs)} runs that have predicted {task.name}: "
             + "; ".join(f"{run}: {kind}" for run, kind in zip(runs, kinds))
             + ". Evaluate all of them in the same way with --do_eval=true, or pass only one of them."
         )
-    return max(zip(runs, comparable), key=lambda pair: pair[1].value)
+    return max(zip(runs, comparable), key=lambda pair: pair[1].primary)
 
 
 def collect(folders: Iterable[str], allow_missing: bool = False) -> List[TaskFile]:
@@ -241,11 +225,11 @@ def collect(folders: Iterable[str], allow_missing: bool = False) -> List[TaskFil
     for task in glue.TASKS:
         name = file_name(task)
         if name in runs:
-            run, score = choose_run(task, runs[name])
+            run, results = choose_run(task, runs[name])
             path = os.path.join(run, name)
             text = encodings.decode_utf8(encodings.read_bytes(path), path)
             check(task, text, path)
-            found.append(TaskFile(task, run, score, text))
+            found.append(TaskFile(task, run, results, text))
     return found
 
 
