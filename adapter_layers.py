@@ -1,10 +1,9 @@
-"""What an adapter is: a small bottleneck network with a skip connection, put behind a frozen projection.
+"""The adapter: a small bottleneck network with a skip connection, inserted after a frozen projection.
 
     adapter(x) = x + W2 · act(W1 · x + b1) + b2
 
-with W1 [d, m], b1 [1, m], W2 [m, d], b2 [1, d]: 2md + d + m parameters. The weights start near zero, so that a
-network with fresh adapters computes nearly what it computed without them (Houlsby et al., 2019, section 2).
-Graph functions only: no flag, no file, no knowledge of BERT.
+with W1 [d, m], b1 [1, m], W2 [m, d], b2 [1, d]: 2md + d + m parameters. The weights start near zero, so a network
+with new adapters starts close to the original network (Houlsby et al., 2019, section 2). Independent of BERT.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Callable, Optional, Union
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors
-from adapter_bert.model.adapter_config import (  # noqa: F401  (part of this module's published names)
+from adapter_bert.model.adapter_config import (  # noqa: F401  (published names)
     PAPER_INIT_SCALE,
     PAPER_SIZE,
     PLACEMENTS,
@@ -26,7 +25,7 @@ from adapter_bert.model.fused_ops import gelu, gelu_erf
 
 
 def swish(x: tf.Tensor) -> tf.Tensor:
-    """x · sigmoid(x), also known as SiLU: the default of AdapterHub's adapters."""
+    """Return x · sigmoid(x), also known as SiLU: the default of AdapterHub."""
     return x * tf.sigmoid(x)
 
 
@@ -34,16 +33,16 @@ ACTIVATIONS = {"gelu": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu, "swish": 
 
 
 def get_activation(activation: Union[str, Callable, None]) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
-    """Finds an activation function by its name, in any case.
+    """Return an activation function by name, ignoring case.
 
     Args:
-      activation: a key of `ACTIVATIONS`; empty, None and `linear` mean no activation. A callable is returned as is.
+      activation: a key of `ACTIVATIONS`; empty, None and `linear` mean no activation. Callables are returned unchanged.
 
     Returns:
       A function of one tensor, or None for the identity.
 
     Raises:
-      errors.UserError: no activation has that name.
+      errors.UserError: the name is unknown.
     """
     if not activation:
         return None
@@ -59,16 +58,16 @@ def feedforward_adapter(
     init_scale: float = PAPER_INIT_SCALE,
     activation: Union[str, Callable, None] = "gelu",
 ) -> tf.Tensor:
-    """Adds a bottleneck adapter to the graph, under the variable scope `adapters`.
+    """Add a bottleneck adapter to the graph in the variable scope `adapters`.
 
     Args:
-      input_tensor: float [..., d]; d must be known when the graph is built.
-      hidden_size: m, the units of the bottleneck.
-      init_scale: standard deviation of the initial weights, drawn from a normal truncated at two deviations.
-      activation: the bottleneck's non-linearity.
+      input_tensor: float [..., d] with a static d.
+      hidden_size: m, the size of the bottleneck.
+      init_scale: standard deviation of the initial weights, a normal truncated at two standard deviations.
+      activation: the non-linearity of the bottleneck.
 
     Returns:
-      A tensor of the shape of `input_tensor`.
+      A tensor with the shape of `input_tensor`.
     """
     width = input_tensor.shape.as_list()[-1]
     rows = input_tensor if input_tensor.shape.ndims == 2 else tf.reshape(input_tensor, [-1, width])
@@ -80,7 +79,7 @@ def feedforward_adapter(
         biases1 = tf.get_variable("biases1", [1, hidden_size], initializer=zero)
         weights2 = tf.get_variable("weights2", [hidden_size, width], initializer=near_zero)
         biases2 = tf.get_variable("biases2", [1, width], initializer=zero)
-        # As vectors: TensorFlow adds a bias inside of the product then.
+        # As vectors, so that TensorFlow fuses the bias into the matrix product.
         hidden = tf.nn.bias_add(tf.matmul(rows, weights1), tf.reshape(biases1, [-1]))
         if act is not None:
             hidden = act(hidden)
@@ -92,21 +91,29 @@ AdapterFn = Union[None, str, AdapterConfig, Callable[[tf.Tensor], tf.Tensor]]
 
 
 def get_adapter(adapter_fn: AdapterFn) -> Callable[[tf.Tensor, int, str], tf.Tensor]:
-    """Turns what `BertModel(adapter_fn=…)` accepts into one kind of function.
+    """Convert the `adapter_fn` argument of `BertModel` into a function.
 
     Args:
-      adapter_fn: None for no adapters; the name `feedforward_adapter` for those of the paper's size; an
-        `AdapterConfig`; or a function from tensor to tensor that stands behind every projection.
+      adapter_fn: None for no adapters; the name `feedforward_adapter` for adapters of size 64; an `AdapterConfig`; or
+        a function of one tensor that is applied after every projection.
 
     Returns:
-      A function of (projection's output, layer index, sub-layer name) that returns the adapted tensor.
+      A function of (output of the projection, layer index, sub-layer name) that returns the adapted tensor.
     """
     if adapter_fn is None:
         return lambda tensor, layer, sublayer: tensor
-    if isinstance(adapter_fn, AdapterConfig):
-        return adapter_fn
     if isinstance(adapter_fn, str):
         if adapter_fn != "feedforward_adapter":
             raise errors.unknown("adapter function", adapter_fn, ["feedforward_adapter"])
-        return AdapterConfig()
-    return lambda tensor, layer, sublayer: adapter_fn(tensor)
+        adapter_fn = AdapterConfig()
+    if not isinstance(adapter_fn, AdapterConfig):
+        function = adapter_fn
+        return lambda tensor, layer, sublayer: function(tensor)
+    config = adapter_fn
+
+    def adapt(tensor: tf.Tensor, layer: int, sublayer: str) -> tf.Tensor:
+        if not config.covers(layer, sublayer):
+            return tensor
+        return feedforward_adapter(tensor, config.size, config.init_scale, config.activation)
+
+    return adapt

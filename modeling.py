@@ -1,7 +1,7 @@
-"""BERT's graph, with an adapter behind each projection. Knows no flag, no task.
+"""BERT with adapters. Independent of flags and tasks.
 
-Letters for axes: B batch, S (or F from, T to) sequence, N heads, H size of a head, D hidden size.
-Variable names are those of Google's checkpoints, so that these load as they are.
+Axes: B batch, S (or F from, T to) sequence, N heads, H head size, D hidden size.
+Variable names are those of Google's checkpoints, which load unchanged.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import adapter_layers
 from adapter_bert.common import errors
 from adapter_bert.devices import compat
 from adapter_bert.model import fused_ops
-from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (part of this module's published names)
+from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (published names)
 
 LAYER_NORM_EPSILON = 1e-12
 
 
 class BertConfig:
-    """The architecture of a BERT, as its `bert_config.json` gives it."""
+    """The architecture of a BERT, as in `bert_config.json`."""
 
     def __init__(
         self,
@@ -44,20 +44,20 @@ class BertConfig:
         type_vocab_size: int = 16,
         initializer_range: float = 0.02,
     ) -> None:
-        """Takes the sizes of the network.
+        """Store the sizes of the network.
 
         Args:
-          vocab_size: rows of the word embedding table; None is only for `from_dict` to fill in.
+          vocab_size: rows of the word embedding table; None only for `from_dict`.
           hidden_size: D, the width of every layer's output.
-          num_hidden_layers: encoder layers.
-          num_attention_heads: N; must divide `hidden_size`.
+          num_hidden_layers: number of encoder layers.
+          num_attention_heads: N, a divisor of `hidden_size`.
           intermediate_size: width of the feed-forward sub-layer.
           hidden_act: a key of `adapter_layers.ACTIVATIONS`, or a function.
-          hidden_dropout_prob: dropout of embeddings and sub-layer outputs.
-          attention_probs_dropout_prob: dropout of attention weights.
-          max_position_embeddings: the longest sequence.
-          type_vocab_size: kinds of segments.
-          initializer_range: standard deviation of fresh weights.
+          hidden_dropout_prob: dropout rate of embeddings and sub-layer outputs.
+          attention_probs_dropout_prob: dropout rate of attention weights.
+          max_position_embeddings: maximum sequence length.
+          type_vocab_size: number of segment types.
+          initializer_range: standard deviation of new weights.
         """
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -73,7 +73,7 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
-        """Makes a config from a dictionary; keys that other tools added are kept as attributes."""
+        """Create a config from a dictionary; unknown keys become attributes."""
         config = cls(vocab_size=None)
         for key, value in json_object.items():
             setattr(config, key, value)
@@ -81,11 +81,7 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, json_file: str) -> BertConfig:
-        """Reads a `bert_config.json`.
-
-        Raises:
-          errors.UserError: the file is missing, is no JSON object, or lacks or garbles a size.
-        """
+        """Read a `bert_config.json`. Raise `errors.UserError` if it is missing, no JSON object or invalid."""
         try:
             with tf.gfile.GFile(json_file, "r") as reader:
                 values = json.loads(reader.read())
@@ -94,13 +90,13 @@ class BertConfig:
         except ValueError as error:
             raise errors.UserError(f"The BERT config {json_file} is not JSON: {error}.") from None
         if not isinstance(values, dict):
-            raise errors.UserError(f"The BERT config {json_file} holds no JSON object.")
+            raise errors.UserError(f"The BERT config {json_file} is not a JSON object.")
         config = cls.from_dict(values)
         config.check(json_file)
         return config
 
     def check(self, where: str = "The BERT config") -> None:
-        """Raises `errors.UserError`, naming `where`, if the values cannot be those of a BERT."""
+        """Raise `errors.UserError`, starting with `where`, if a value is invalid."""
         for name in inspect.signature(BertConfig.__init__).parameters:
             if name in ("self", "hidden_act"):
                 continue
@@ -108,7 +104,7 @@ class BertConfig:
             fraction = name.endswith("_prob") or name == "initializer_range"
             is_number = isinstance(value, (int, float) if fraction else int) and not isinstance(value, bool)
             if not is_number or not (0 <= value < 1 if fraction else value >= 1):
-                kind = "a number from 0 to below 1" if fraction else "an integer of at least 1"
+                kind = "a number of at least 0 and below 1" if fraction else "an integer of at least 1"
                 raise errors.UserError(f"{where}: {name} must be {kind}, found {value!r}.")
         if self.hidden_size % self.num_attention_heads:
             raise errors.UserError(
@@ -121,18 +117,18 @@ class BertConfig:
             raise errors.UserError(f"{where}: {error}") from None
 
     def to_dict(self) -> Dict[str, Any]:
-        """A deep copy of the values."""
+        """Return a deep copy of the values."""
         return copy.deepcopy(self.__dict__)
 
     def to_json_string(self) -> str:
-        """The values as the text of a `bert_config.json`."""
+        """Return the values as the text of a `bert_config.json`."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
 class BertModel:
     """The encoder: embeddings, `num_hidden_layers` Transformer layers with adapters, pooler.
 
-    The graph is built by the constructor; the getters return its tensors.
+    The constructor builds the graph; the getters return its tensors.
     """
 
     def __init__(
@@ -147,15 +143,15 @@ class BertModel:
         adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
         gradient_checkpointing: bool = False,
     ) -> None:
-        """Builds the graph.
+        """Build the graph.
 
         Args:
           config: the architecture.
-          is_training: whether dropout is applied.
-          input_ids: int [B, S]; either may be known only when the graph runs.
+          is_training: whether to apply dropout.
+          input_ids: int [B, S]; both sizes may be dynamic.
           input_mask: int [B, S], 0 for padding; None for no padding.
-          token_type_ids: int [B, S]; None for all zero.
-          use_one_hot_embeddings: look words up by a matrix product (TPUs) and not by a gather.
+          token_type_ids: int [B, S]; None for all zeros.
+          use_one_hot_embeddings: look up words with a matrix product (for TPUs) instead of a gather.
           scope: variable scope; `bert` by default.
           adapter_fn: see `adapter_layers.get_adapter`. None builds plain BERT.
           gradient_checkpointing: recompute the activations of each layer in the backward pass: less memory, steps take
@@ -187,51 +183,51 @@ class BertModel:
                 self.pooled_output = dense(first_token, config.hidden_size, "dense", config, tf.tanh)
 
     def get_pooled_output(self) -> tf.Tensor:
-        """float [B, D]: the first token's last state through a tanh layer.
+        """Return float [B, D]: the first token's last state through a tanh layer.
 
-        Made from the layers below the last and not from `get_sequence_output`, see `transformer_model`: it has no
-        gradient with respect to that.
+        It is computed from the layers below the last one, not from `get_sequence_output` (see `transformer_model`), so
+        it has no gradient with respect to that.
         """
         return self.pooled_output
 
     def get_sequence_output(self) -> tf.Tensor:
-        """float [B, S, D]: the last layer's states."""
+        """Return float [B, S, D]: the last layer's states."""
         return self.sequence_output
 
     def get_all_encoder_layers(self) -> List[tf.Tensor]:
-        """One float [B, S, D] for each encoder layer, the lowest first."""
+        """Return a float [B, S, D] for each encoder layer, starting with the lowest."""
         return self.all_encoder_layers
 
     def get_embedding_output(self) -> tf.Tensor:
-        """float [B, S, D]: what enters the first encoder layer."""
+        """Return float [B, S, D]: the input of the first encoder layer."""
         return self.embedding_output
 
     def get_embedding_table(self) -> tf.Tensor:
-        """float [vocab_size, D]: the word embeddings."""
+        """Return float [vocab_size, D]: the word embeddings."""
         return self.embedding_table
 
 
 def create_initializer(initializer_range: float = 0.02) -> Callable:
-    """The initializer of BERT's own weights."""
+    """Return the initializer of BERT's weights."""
     return tf.truncated_normal_initializer(stddev=initializer_range)
 
 
 def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
-    """Drops values at this rate and scales the others up; the tensor itself where the rate is zero."""
+    """Apply dropout; return the tensor unchanged if the rate is zero."""
     return fused_ops.dropout(x, dropout_seed(), rate) if rate else x
 
 
-# Numbers that tell apart repetitions of the same graph in one step, the innermost last.
-_repetitions: List[Union[int, tf.Tensor]] = [0]
-# The same for networks that share their variables, e.g. two towers.
+# Numbers of the active dropout streams, the innermost last.
+_streams: List[Union[int, tf.Tensor]] = [0]
+# Numbers of the networks that share variables, e.g. two towers; the innermost last.
 _passes: List[int] = [0]
-# The graph collection with the variable scope of each network.
+# Graph collection with the variable scope of each network.
 _SCOPES = "bert_model_scopes"
 
 
 @contextlib.contextmanager
 def _next_pass() -> Iterator[None]:
-    """Lets the network built inside drop other values than earlier ones of the graph in the same variable scope."""
+    """Give the network built inside other dropout masks than earlier networks in the same variable scope."""
     scope = tf.get_variable_scope().name
     _passes.append(tf.get_collection(_SCOPES).count(scope))
     tf.add_to_collection(_SCOPES, scope)
@@ -243,19 +239,19 @@ def _next_pass() -> Iterator[None]:
 
 @contextlib.contextmanager
 def dropout_stream(number: Union[int, tf.Tensor]) -> Iterator[None]:
-    """Lets the graph built inside, e.g. the body of a loop, drop other values for another number (int32 scalar).
+    """Give the graph built inside, e.g. the body of a loop, its own dropout masks for each number (int32 scalar).
 
-    Within another dropout_stream, both numbers count.
+    Streams can be nested; the masks then depend on all numbers.
     """
-    _repetitions.append(_repetitions[-1] * 2**16 + number)
+    _streams.append(_streams[-1] * 2**16 + number)
     try:
         yield
     finally:
-        _repetitions.pop()
+        _streams.pop()
 
 
 def dropout_seed() -> tf.Tensor:
-    """The seed, int32 [2], of the dropout in this variable scope; there is one at most in each.
+    """Return the seed, int32 [2], of the dropout in this variable scope, of which there is at most one.
 
     If the graph has a seed and a global step, the seed depends on both, on the scope's name, on the `BertModel` of that
     scope and on the `dropout_stream`, so that an interrupted run continues with the same dropout masks. While the step
@@ -269,13 +265,13 @@ def dropout_seed() -> tf.Tensor:
             return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
         name = f"{seed}/{scope}" + (f"/{_passes[-1]}" if _passes[-1] else "")
         place = zlib.crc32(name.encode()) & 0x7FFFFFFF
-        return compat.random_int32([2], [place + tf.convert_to_tensor(_repetitions[-1]), tf.cast(step, tf.int32)])
+        return compat.random_int32([2], [place + tf.convert_to_tensor(_streams[-1]), tf.cast(step, tf.int32)])
 
     return fused_ops.drawn_once(scope, draw)
 
 
 def layer_norm(x: tf.Tensor, residual: Optional[tf.Tensor] = None, name: str = "LayerNorm") -> tf.Tensor:
-    """Adds the residual, if any, and normalises over the last axis, with a learnt scale `gamma` and shift `beta`."""
+    """Add the residual, if any, and normalise over the last axis, with trained scale `gamma` and shift `beta`."""
     width = x.shape.as_list()[-1]
     with tf.variable_scope(name):
         beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer())
@@ -287,7 +283,7 @@ def layer_norm(x: tf.Tensor, residual: Optional[tf.Tensor] = None, name: str = "
 def dense(
     x: tf.Tensor, units: int, name: str, config: BertConfig, activation: Union[str, Callable, None] = None
 ) -> tf.Tensor:
-    """A fully connected layer on a matrix [rows, width]: variables `kernel` and `bias` under `name`."""
+    """Apply a fully connected layer to [rows, width], with variables `kernel` and `bias` in the scope `name`."""
     act = get_activation(activation)
     with tf.variable_scope(name):
         kernel = tf.get_variable(
@@ -301,11 +297,7 @@ def dense(
 def embedding_lookup(
     input_ids: tf.Tensor, config: BertConfig, use_one_hot_embeddings: bool = False
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Looks up word embeddings.
-
-    Returns:
-      The embeddings [B, S, D] and the table [vocab_size, D].
-    """
+    """Return the word embeddings [B, S, D] and their table [vocab_size, D]."""
     table = tf.get_variable(
         "word_embeddings",
         [config.vocab_size, config.hidden_size],
@@ -318,36 +310,36 @@ def embedding_lookup(
 
 
 def embedding_postprocessor(words: tf.Tensor, token_type_ids: tf.Tensor, config: BertConfig) -> tf.Tensor:
-    """Adds segment and position embeddings to word embeddings [B, S, D], then LayerNorm and dropout."""
+    """Add segment and position embeddings to word embeddings [B, S, D], then apply LayerNorm and dropout."""
     batch_size, seq_length, width = get_shape_list(words, expected_rank=3)
     initializer = create_initializer(config.initializer_range)
     segments = tf.get_variable("token_type_embeddings", [config.type_vocab_size, width], initializer=initializer)
-    # The segment table is tiny: a one-hot product is faster than a gather on every device.
+    # The segment table is tiny, so a one-hot product is faster than a gather on every device.
     one_hot = tf.one_hot(tf.reshape(token_type_ids, [-1]), depth=config.type_vocab_size)  # [B*S, types]
     output = words + tf.reshape(tf.matmul(one_hot, segments), [batch_size, seq_length, width])
 
     positions = tf.get_variable("position_embeddings", [config.max_position_embeddings, width], initializer=initializer)
     if isinstance(seq_length, int):
         check_sequence_length(seq_length, config)
-    # A length known only at run time is checked by the slice itself.
-    output += tf.slice(positions, [0, 0], [seq_length, -1])  # [S, D], the same for the whole batch
+    # The slice itself checks a dynamic length.
+    output += tf.slice(positions, [0, 0], [seq_length, -1])  # [S, D], broadcast over the batch
     output = layer_norm(tf.reshape(output, [-1, width]))
     return tf.reshape(dropout(output, config.hidden_dropout_prob), [batch_size, seq_length, width])
 
 
 def check_sequence_length(seq_length: int, config: BertConfig) -> None:
-    """Raises `errors.UserError` for sequences longer than the model has positions."""
+    """Raise `errors.UserError` if sequences are longer than the model has positions."""
     if seq_length > config.max_position_embeddings:
         raise errors.UserError(
-            f"Cannot use sequence length {seq_length}: the BERT model has positions up to "
-            f"{config.max_position_embeddings} (max_position_embeddings)."
+            f"Cannot use sequence length {seq_length}: the BERT model supports at most "
+            f"{config.max_position_embeddings} tokens (max_position_embeddings)."
         )
 
 
 def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
-    """What is added to attention scores: 0 for real tokens, -10000 for padding. [B, T] -> [B, 1, 1, T].
+    """Return the bias of attention scores: 0 for real tokens, -10000 for padding. [B, T] -> [B, 1, 1, T].
 
-    Built once for all layers and heads; the scores [B, N, F, T] broadcast it.
+    All layers and heads share it: it is broadcast over the scores [B, N, F, T].
     """
     return (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * -10000.0
 
@@ -355,17 +347,17 @@ def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
 def attention_layer(
     queries: tf.Tensor, states: tf.Tensor, bias: tf.Tensor, batch_size: Union[int, tf.Tensor], config: BertConfig
 ) -> tf.Tensor:
-    """Multi-headed self-attention.
+    """Apply multi-headed self-attention.
 
     Args:
-      queries: float [B*F, D], the states of the tokens that look.
+      queries: float [B*F, D], the states of the tokens that attend.
       states: float [B*T, D], the states of all tokens.
       bias: float [B, 1, 1, T], see `attention_bias`.
       batch_size: B.
       config: the architecture.
 
     Returns:
-      The heads' outputs, float [B*F, D], before their projection.
+      The output of the heads, float [B*F, D], before the projection.
     """
     heads, head_size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
 
@@ -387,7 +379,7 @@ def transformer_model(
     adapter_fn: adapter_layers.AdapterFn,
     gradient_checkpointing: bool = False,
 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
-    """The stack of encoder layers.
+    """Build the stack of encoder layers.
 
     Args:
       embeddings: float [B, S, D].
@@ -397,9 +389,9 @@ def transformer_model(
       gradient_checkpointing: see `BertModel`.
 
     Returns:
-      One float [B, S, D] for each layer, the lowest first; and float [B, D], the last layer's state of the first token
-      alone. A graph that uses no more than this does not run the last layer for the other tokens. In training it drops
-      other values than the whole layer does.
+      A float [B, S, D] for each layer, starting with the lowest; and float [B, D], the last layer's state of the first
+      token only. A graph that uses only the latter does not compute the last layer for the other tokens. In training,
+      it has other dropout masks than the full layer.
     """
     shape = get_shape_list(embeddings, expected_rank=3)
     adapt = adapter_layers.get_adapter(adapter_fn)
@@ -412,7 +404,7 @@ def transformer_model(
         with tf.variable_scope(f"layer_{layer}", reuse=True if first_only else None):
             return fused_ops.recomputed(apply, states) if gradient_checkpointing else apply(states)
 
-    # Two axes, not three, all the way: reshapes are free on a CPU but not on a TPU.
+    # Keep two axes throughout: reshapes are free on a CPU but not on a TPU.
     states = [tf.reshape(embeddings, [-1, config.hidden_size])]
     for layer in range(config.num_hidden_layers):
         states.append(build(states[-1], layer))
@@ -428,15 +420,15 @@ def encoder_layer(
     config: BertConfig,
     adapt: Callable,
 ) -> tf.Tensor:
-    """One layer: attention, then the feed-forward part.
+    """Build one layer: attention, then the feed-forward sub-layer.
 
     Args:
-      queries: float [B*F, D], the layer's input for the tokens whose output is wanted.
+      queries: float [B*F, D], the layer's input for the tokens whose output is needed.
       states: float [B*S, D], the layer's input for all tokens.
       bias: see `attention_bias`.
       batch_size: B.
       config: the architecture.
-      adapt: puts the adapter of a `sublayer` behind a tensor.
+      adapt: function of a tensor and `sublayer` that applies the adapter.
 
     Returns:
       float [B*F, D].
@@ -453,14 +445,14 @@ def encoder_layer(
 def _project_and_add(
     x: tf.Tensor, residual: tf.Tensor, config: BertConfig, adapt: Callable, sublayer: str
 ) -> tf.Tensor:
-    """The end of both sub-layers: projection, dropout, adapter, then the residual and LayerNorm."""
+    """End a sub-layer: projection, dropout, adapter, then residual and LayerNorm."""
     with tf.variable_scope("output"):
         y = dropout(dense(x, config.hidden_size, "dense", config), config.hidden_dropout_prob)
         return layer_norm(adapt(y, sublayer=sublayer), residual)
 
 
 def get_shape_list(tensor: tf.Tensor, expected_rank: Optional[int] = None) -> List[Union[int, tf.Tensor]]:
-    """The shape with numbers where they are known and scalar tensors where they are not."""
+    """Return the shape as integers where static and as scalar tensors where dynamic."""
     if expected_rank is not None:
         _check_rank(tensor, expected_rank)
     static = tensor.shape.as_list()
@@ -478,15 +470,15 @@ def _check_rank(tensor: tf.Tensor, expected: int) -> None:
 def get_assignment_map_from_checkpoint(
     tvars: Sequence[tf.Variable], init_checkpoint: str
 ) -> Tuple[Mapping[str, str], Dict[str, int]]:
-    """Finds the variables that a checkpoint can initialise, by name.
+    """Match the variables of a graph with those of a checkpoint by name.
 
     Args:
       tvars: variables of the graph.
       init_checkpoint: path prefix of the checkpoint.
 
     Returns:
-      The map from checkpoint name to variable name that `tf.train.init_from_checkpoint` takes, and a dictionary
-      with `name` and `name:0` of every variable in it (its values are all 1).
+      The assignment map for `tf.train.init_from_checkpoint`, and a dictionary with `name` and `name:0` of every
+      matched variable (all values are 1).
     """
     names = [re.sub(r":\d+$", "", variable.name) for variable in tvars]
     wanted = set(names)
@@ -500,12 +492,12 @@ def get_assignment_map_from_checkpoint(
 def describe_mismatch(
     expected: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]], named: int = 3
 ) -> Optional[str]:
-    """Says in one sentence why a checkpoint does not fit, or returns None where it does.
+    """Describe in one sentence why variables do not match; return None if they do.
 
     Args:
-      expected: name -> shape of the variables that must come from the checkpoint.
-      found: name -> shape of what the checkpoint holds; surplus entries do not matter.
-      named: how many examples to name.
+      expected: name -> shape of the required variables.
+      found: name -> shape of the available variables; additional ones are ignored.
+      named: number of examples to name.
     """
     missing = [name for name in expected if name not in found]
     other = [name for name in expected if name in found and list(found[name]) != list(expected[name])]

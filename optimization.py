@@ -1,4 +1,4 @@
-"""Which variables train, and how: a pure function of their names, then BERT's Adam with its schedule."""
+"""The training step: trainable variables, learning rate schedule and BERT's Adam with weight decay."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.model.tuning_modes import (  # noqa: F401  (part of this module's published names)
+from adapter_bert.model.tuning_modes import (  # noqa: F401  (published names)
     ADAPTER,
     EMBEDDINGS,
     ENCODER_LAYER,
@@ -21,19 +21,19 @@ from adapter_bert.model.tuning_modes import (  # noqa: F401  (part of this modul
     trainable_names,
 )
 
-# The graph collection that holds the learning rate of the step, for those who show it.
+# Graph collection with the learning rate of the current step.
 LEARNING_RATE = "learning_rate"
-# What the error of a step says whose gradient is infinite or not a number.
+# Message of the error that a step raises if its gradient is infinite or NaN.
 NOT_FINITE = "The gradient is not finite"
 
 
 def variable_name(variable: tf.Variable) -> str:
-    """A variable's name without the output number (`:0`)."""
+    """Return a variable's name without the output number (`:0`)."""
     return re.sub(r":\d+$", "", variable.name)
 
 
 def trainable_variables(mode: str, top_layers: Optional[int] = None) -> List[tf.Variable]:
-    """The variables of the default graph that train; for the arguments see `trainable_names`."""
+    """Return the trainable variables of the default graph; see `trainable_names` for the arguments."""
     by_name = {variable_name(variable): variable for variable in tf.trainable_variables()}
     return [by_name[name] for name in trainable_names(list(by_name), mode, top_layers=top_layers)]
 
@@ -41,9 +41,9 @@ def trainable_variables(mode: str, top_layers: Optional[int] = None) -> List[tf.
 def learning_rate_schedule(
     global_step: tf.Tensor, init_lr: float, num_train_steps: int, num_warmup_steps: Optional[int]
 ) -> tf.Tensor:
-    """The learning rate at a step: rises from 0 over the warm-up, then falls on the line from `init_lr` to 0.
+    """Return the learning rate at a step: linear warm-up from 0, then linear decay to 0.
 
-    The falling line starts at step 0, as in BERT: behind the warm-up the rate is already a little below `init_lr`.
+    As in BERT, the decay starts at step 0, so the rate after the warm-up is slightly below `init_lr`.
     """
     step = tf.cast(global_step, tf.float32)
     rate = init_lr * (1.0 - tf.minimum(step, float(num_train_steps)) / max(num_train_steps, 1))
@@ -61,20 +61,19 @@ def create_optimizer(
     tuning_mode: str = "adapter",
     top_layers: Optional[int] = None,
 ) -> tf.Operation:
-    """Builds the training step: gradients of what trains only, clipping at norm 1, Adam with weight decay.
+    """Build the training step: gradients of the trainable variables, clipping at norm 1, Adam with weight decay.
 
     Args:
       loss: scalar.
-      init_lr: the peak learning rate.
-      num_train_steps: steps of the whole run; the rate is 0 at the last.
+      init_lr: peak learning rate.
+      num_train_steps: total number of steps; the rate is 0 after the last one.
       num_warmup_steps: steps of linear warm-up; 0 or None for none.
-      use_tpu: whether gradients are to be summed over TPU cores.
-      tuning_mode: what trains, see `trainable_names`.
-      top_layers: how many layers, in mode `top_layers`.
+      use_tpu: whether to sum gradients over TPU cores.
+      tuning_mode, top_layers: see `trainable_names`.
 
     Returns:
-      The operation of one step; it also counts the global step. Except on a TPU, it fails (InvalidArgumentError with
-      `NOT_FINITE`) and changes nothing where the gradient is not finite.
+      The operation of one step, which also increments the global step. Except on a TPU, it raises
+      InvalidArgumentError with `NOT_FINITE` and changes nothing if the gradient is not finite.
     """
     tvars = trainable_variables(tuning_mode, top_layers)
     return train_step(tf.gradients(loss, tvars), tvars, init_lr, num_train_steps, num_warmup_steps, use_tpu)
@@ -88,12 +87,7 @@ def train_step(
     num_warmup_steps: Optional[int],
     use_tpu: bool,
 ) -> tf.Operation:
-    """The same from gradients on; for the other arguments see `create_optimizer`.
-
-    Args:
-      grads: one for each variable, or None where the loss does not depend on it.
-      tvars: the variables to train.
-    """
+    """Build the training step from gradients; None means that the loss does not depend on the variable."""
     global_step = tf.train.get_or_create_global_step()
     rate = learning_rate_schedule(global_step, init_lr, num_train_steps, num_warmup_steps)
     tf.add_to_collection(LEARNING_RATE, rate)
@@ -109,20 +103,20 @@ def train_step(
         optimizer = tf.tpu.CrossShardOptimizer(optimizer)
     norm = tf.global_norm(grads)
     if not use_tpu:
-        # Before the update: weights that a NaN has reached never come into a checkpoint.
+        # Before the update, so that a checkpoint never contains weights with NaNs.
         norm = tf.debugging.check_numerics(norm, NOT_FINITE)
     grads, _ = tf.clip_by_global_norm(grads, clip_norm=1.0, use_norm=norm)
     train_op = optimizer.apply_gradients(zip(grads, tvars), global_step=global_step)
-    # The optimizer does not count steps itself (see its apply_gradients). The count comes last: beside the update,
-    # the learning rate would read the old or the new step, as it happens.
+    # The optimizer does not increment the step (see apply_gradients). Increment it last: in parallel with the update,
+    # the learning rate could read either value.
     with tf.control_dependencies([train_op]):
         return tf.group(global_step.assign_add(1))
 
 
 class AdamWeightDecayOptimizer(tf.train.Optimizer):
-    """Adam without bias correction, with weight decay apart from the gradient's moments, as BERT was trained.
+    """Adam without bias correction and with decoupled weight decay, as BERT was trained.
 
-    Slots are variables `<name>/adam_m` and `<name>/adam_v`, as in Google's checkpoints.
+    The slots are variables `<name>/adam_m` and `<name>/adam_v`, as in Google's checkpoints.
     """
 
     def __init__(
@@ -135,7 +129,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         exclude_from_weight_decay: Optional[Sequence[str]] = None,
         name: str = "AdamWeightDecayOptimizer",
     ) -> None:
-        """Takes the settings; `exclude_from_weight_decay` are regular expressions searched in variable names."""
+        """Store the settings; `exclude_from_weight_decay` lists regular expressions searched in variable names."""
         super().__init__(False, name)
         self.learning_rate = learning_rate
         self.weight_decay_rate = weight_decay_rate
@@ -150,7 +144,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         global_step: Optional[tf.Variable] = None,
         name: Optional[str] = None,
     ) -> tf.Operation:
-        """One step for every variable with a gradient. Leaves `global_step` alone, as the original does."""
+        """Update every variable with a gradient. Do not increment `global_step`, as in the original."""
         updates = []
         for grad, variable in grads_and_vars:
             if grad is None or variable is None:
@@ -173,7 +167,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         next_m = self.beta_1 * m + (1.0 - self.beta_1) * grad
         next_v = self.beta_2 * v + (1.0 - self.beta_2) * tf.square(grad)
         update = next_m / (tf.sqrt(next_v) + self.epsilon)
-        # Decay is added to the update and not to the loss: Adam's moments must not see it.
+        # Add the decay to the update, not to the loss, to keep it out of Adam's moments.
         if self._do_use_weight_decay(name):
             update += self.weight_decay_rate * variable
         return [variable.assign(variable - self.learning_rate * update), m.assign(next_m), v.assign(next_v)]

@@ -1,4 +1,4 @@
-"""A batch's gradient from parts of the batch, one after the other: the step of the whole, the memory of a part."""
+"""Gradient accumulation: the gradient of a whole batch in the memory of a part of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Features = Mapping[str, tf.Tensor]
 
 
 def _split(features: Features, parts: int) -> Dict[str, tf.Tensor]:
-    """[B, ...] -> [parts, B / parts, ...] for every feature."""
+    """Reshape every feature from [B, ...] to [parts, B / parts, ...]."""
     split = {}
     for name, values in features.items():
         size, *rest = values.shape.as_list()
@@ -27,18 +27,18 @@ def accumulate(
     parts: int,
     get_variables: Callable[[], List[tf.Variable]],
 ) -> Tuple[tf.Tensor, List[Optional[tf.Tensor]], List[tf.Variable]]:
-    """Builds the gradient of a batch's mean loss.
+    """Build the gradient of a batch's mean loss, one part at a time.
 
-    The first part makes the variables; a loop takes the others. Each drops values of its own.
+    The first part creates the variables; a loop computes the others. Each part has its own dropout masks.
 
     Args:
       loss_of: builds the network for a part and returns the mean loss of its examples.
       features: the batch; its size must be a multiple of `parts`.
-      parts: how many, 1 or more.
-      get_variables: finds the variables to train, once the network is there.
+      parts: number of parts, at least 1.
+      get_variables: returns the trainable variables once the network exists.
 
     Returns:
-      The loss, a gradient for each variable (None where the loss does not depend on it), and the variables.
+      The loss, a gradient for each variable (None if the loss does not depend on it), and the variables.
     """
     if parts == 1:
         loss, variables = loss_of(features), get_variables()
@@ -62,7 +62,7 @@ def accumulate(
 
     start = [tf.convert_to_tensor(grad) for grad in first_grads if grad is not None]
     loop = [tf.constant(1), first, *start]
-    # Without gradients through the loop itself, nothing of a part is kept for them.
+    # back_prop=False: no intermediate result of a part is kept.
     loop = tf.while_loop(lambda part, *sums: part < parts, add, loop, parallel_iterations=1, back_prop=False)
     loss, *sums = [total / parts for total in loop[1:]]
     by_name = {variable.name: grad for variable, grad in zip(used, sums)}

@@ -1,8 +1,8 @@
-"""A batch in two halves, each by half of the cores.
+"""Each batch is split in two and computed in parallel.
 
-A product of a few hundred rows is too small to be divided among cores: they wait for each other longer than it takes.
-Two networks of half the rows have nothing to wait for but the sum of their gradients. Always two, so that the same seed
-drops the same values on every machine.
+A matrix product of a few hundred rows is too small to be divided among cores: synchronisation takes longer than the
+product. Two networks of half the rows only synchronise when their gradients are added. There are always two, so that a
+seed gives the same dropout masks on every machine.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Features = Dict[str, tf.Tensor]
 
 
 def run_in_two(build: Callable[[Features], HeadOutput], features: Features) -> HeadOutput:
-    """What `build` returns for a batch, from one network for each half of its examples.
+    """Apply `build` to both halves of a batch and concatenate the outputs.
 
     Args:
       build: adds a network with its head to the graph.
-      features: the batch, [B, …] each, one example or more; B may be known only when the graph runs.
+      features: the batch, [B, …] each; B may be dynamic and is at least 1.
     """
     size = modeling.get_shape_list(features["input_ids"])[0]
     if isinstance(size, int) and size < 2:
         return build(features)
     middle = size // 2
-    # The only example of a batch is in both halves then: a network cannot be run for none.
+    # A single example goes into both halves: a network cannot run on an empty batch.
     end = middle if isinstance(size, int) else tf.maximum(middle, 1)
     with modeling.dropout_stream(0):
         first = build({name: values[:end] for name, values in features.items()})

@@ -1,10 +1,9 @@
-"""The parts of the network that are no matrix products, in few passes over memory and with little kept for gradients.
+"""Memory-efficient GELU, LayerNorm, dropout and attention with custom gradients.
 
-A network of TensorFlow's own small operations spends half of a step's time here: each writes a tensor that the next one
-reads again, and most are kept until the gradient has used them. So these functions have gradients of their own, which
-keep one tensor each and work the rest out again. Where shapes are fixed and tensors large, XLA makes one loop over
-memory of each function; elsewhere compiling one for every shape would take longer than it saves.
-Graph functions only: no variable, no knowledge of BERT.
+Built from TensorFlow's small operations, these would take half of a step's time: each operation writes a tensor that
+the next one reads, and most tensors are kept for the gradient. The functions here keep one tensor each and recompute
+the rest. If shapes are static and tensors large, XLA compiles each function into one loop over memory; otherwise
+compiling for every shape would cost more than it saves. Independent of BERT; no variables.
 """
 
 from __future__ import annotations
@@ -19,31 +18,31 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.devices import compat
 
-# Below so many numbers in the largest tensor a loop made by XLA gains less than a call of it costs.
+# If the largest tensor has fewer elements, calling an XLA function costs more than it saves.
 MIN_COMPILED_SIZE = 2**20
 
 _TANH_FACTOR = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
 
-# Constants of 32-bit hashes that mix well: the golden ratio, then shifts and factors of two rounds.
+# Constants of a 32-bit hash with good mixing: the golden ratio, then shifts and factors of two rounds.
 _GOLDEN = -1640531535
 _MIXING = ((16, 0x7FEB352D), (15, -2073254261))
 
-# What `compiling` is given for a graph that XLA compiles as a whole, as on a TPU.
+# Value of `compiling` for a graph that XLA compiles as a whole, as on a TPU.
 WHOLE_GRAPH = "whole graph"
-# See `compiling`. Innermost last; graphs are built by one thread at a time.
+# See `compiling`. The innermost last; one thread builds graphs at a time.
 _compiling: List[Union[bool, str, None]] = [None]
-# What the functions that are recomputed have drawn, by name; innermost last.
+# Random tensors of recomputed functions, by name; the innermost last.
 _drawn_before: List[Dict[str, tf.Tensor]] = []
 
 
 @contextlib.contextmanager
 def compiling(use_xla: Union[bool, str, None]) -> Iterator[None]:
-    """Decides for the graph built inside whether XLA compiles these functions.
+    """Set whether XLA compiles these functions in the graph built inside.
 
     Args:
-      use_xla: True for always, once for every shape that comes; False for never; None for where it pays; `WHOLE_GRAPH`
-        where XLA compiles everything anyway.
+      use_xla: True for always, once for every shape; False for never; None for large static shapes; `WHOLE_GRAPH` if
+        XLA compiles the whole graph anyway.
     """
     _compiling.append(use_xla)
     try:
@@ -54,7 +53,7 @@ def compiling(use_xla: Union[bool, str, None]) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=None)
 def _can_compile() -> bool:
-    """Whether this TensorFlow compiles single functions for the processor."""
+    """Return whether this TensorFlow can compile single functions for the CPU."""
     has_option = "jit_compile" in inspect.signature(tf.function).parameters
     return has_option and not tf.config.list_physical_devices("GPU")
 
@@ -67,14 +66,14 @@ def _is_compiled(tensors: Tuple[tf.Tensor, ...]) -> bool:
 
 
 def _is_hashed(x: tf.Tensor) -> bool:
-    """How values to drop are found: of all ways to draw, a hash is the cheapest in XLA, and the dearest elsewhere."""
+    """Return whether dropout uses a hash: the cheapest generator in XLA, the most expensive one elsewhere."""
     return _compiling[-1] == WHOLE_GRAPH or _is_compiled((x,))
 
 
 def fused(function: Callable) -> Callable:
-    """Lets XLA make one loop of a function of tensors (then of constants, by name), where that pays.
+    """Compile a function of tensors (and of constants, by keyword) with XLA if `compiling` says so.
 
-    What comes out of XLA has no gradient: the callers give theirs.
+    The result has no gradient; callers define one.
     """
 
     @functools.lru_cache(maxsize=None)
@@ -90,7 +89,7 @@ def fused(function: Callable) -> Callable:
     return call
 
 
-# One name for all gradients of ours; which function is meant is noted with the graph, so that it goes when that goes.
+# One name for all custom gradients. The graph stores which function is meant, so that both are freed together.
 _GRADIENT = "AdapterBertOwnGradient"
 
 
@@ -98,17 +97,17 @@ _GRADIENT = "AdapterBertOwnGradient"
 def _own_gradient(op: tf.Operation, dy: tf.Tensor, *unused: tf.Tensor) -> List[Optional[tf.Tensor]]:
     gradients = getattr(op.graph, _GRADIENT, {})
     if op.name not in gradients:
-        raise RuntimeError(f"{op.name} was read from a file: only a graph built by this code has gradients.")
+        raise RuntimeError(f"{op.name} was imported from a file; only a graph built by this code has gradients.")
     return [None, *gradients[op.name](dy)]
 
 
 def with_gradient(y: tf.Tensor, inputs: Sequence[tf.Tensor], grad: Callable[[tf.Tensor], Sequence]) -> tf.Tensor:
-    """The tensor `y` with a gradient of its own, in place of that of the operations which made it.
+    """Return `y` with a custom gradient instead of that of the operations that computed it.
 
     Args:
       y: a function of `inputs`.
-      inputs: what gets a gradient.
-      grad: dy -> a gradient for each input.
+      inputs: the tensors that get a gradient.
+      grad: function of dy that returns a gradient for each input.
     """
     if tf.executing_eagerly():
         return y
@@ -122,7 +121,7 @@ def with_gradient(y: tf.Tensor, inputs: Sequence[tf.Tensor], grad: Callable[[tf.
 
 
 def drawn_once(name: str, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """What `draw` returns; inside of a function that is recomputed, what it returned under this name at first."""
+    """Return `draw()`; in a recomputed function, return the tensor that was first drawn under this name."""
     if not _drawn_before:
         return draw()
     if name not in _drawn_before[-1]:
@@ -131,10 +130,10 @@ def drawn_once(name: str, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
 
 
 def recomputed(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """`function(x)`, of which nothing but `x` is kept for the gradient: it is worked out again for that.
+    """Return `function(x)`, keeping only `x` for the gradient, which recomputes the rest.
 
     Args:
-      function: builds a part of the graph; may get variables of the current scope, and random seeds by `drawn_once`.
+      function: builds a part of the graph; may use variables of the current scope, and random seeds from `drawn_once`.
       x: its input.
     """
     used: Dict[str, tf.Tensor] = {}
@@ -143,13 +142,12 @@ def recomputed(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.T
     def build(x: tf.Tensor, reuse: Optional[bool]) -> tf.Tensor:
         _drawn_before.append(drawn)
         try:
-            with tf.variable_scope(scope, reuse=reuse, custom_getter=note):
+            with tf.variable_scope(scope, reuse=reuse, custom_getter=get_once):
                 return function(x)
         finally:
             _drawn_before.pop()
 
-    def note(getter: Callable, name: str, *args: Any, **kwargs: Any) -> tf.Tensor:
-        # The same value, if it is used twice.
+    def get_once(getter: Callable, name: str, *args: Any, **kwargs: Any) -> tf.Tensor:
         if name not in used:
             used[name] = tf.convert_to_tensor(getter(name, *args, **kwargs))
         return used[name]
@@ -158,7 +156,7 @@ def recomputed(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.T
     y = build(x, reuse=None)
 
     def grad(dy: tf.Tensor) -> List[Optional[tf.Tensor]]:
-        # Not before it is needed; and no optimiser of graphs may take it for what was there already.
+        # Delay the recomputation until it is needed, and keep graph optimisers from merging it with the forward pass.
         with tf.control_dependencies([dy]):
             again = tf.identity(x)
         return tf.gradients(build(again, reuse=True), [again, *used.values()], dy)
@@ -181,7 +179,7 @@ def _gelu_grad(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
 
 
 def gelu(x: tf.Tensor) -> tf.Tensor:
-    """Gaussian error linear unit in its tanh approximation, as in Google's BERT."""
+    """Return the Gaussian error linear unit in its tanh approximation, as in Google's BERT."""
     return with_gradient(_gelu(x), [x], lambda dy: [_gelu_grad(x, dy)])
 
 
@@ -197,19 +195,19 @@ def _gelu_erf_grad(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
 
 
 def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """The exact Gaussian error linear unit, x · Φ(x): what Hugging Face's configs call `gelu`."""
+    """Return the exact Gaussian error linear unit, x · Φ(x), called `gelu` in Hugging Face's configs."""
     return with_gradient(_gelu_erf(x), [x], lambda dy: [_gelu_erf_grad(x, dy)])
 
 
 def _hashed(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """A random int32 for each place of a tensor: a hash of the place's number, keyed by `seed`, int32 [2]."""
+    """Return a random int32 tensor: a hash of each element's index, keyed by `seed`, int32 [2]."""
 
     def shifted(x: tf.Tensor, places: int) -> tf.Tensor:
-        # The shift of signed numbers carries the sign; the mask takes it away.
+        # Shifting signed numbers copies the sign bit; mask it out.
         return tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, places), (1 << (32 - places)) - 1)
 
     x = tf.reshape(tf.range(tf.reduce_prod(shape)), shape) * _GOLDEN + seed[0]
-    # Spread over all bits: close seeds, e.g. swapped ones, would collide at some places.
+    # Spread over all bits: similar seeds, e.g. swapped ones, would collide for some elements.
     x = tf.bitwise.bitwise_xor(x, seed[1] * _MIXING[0][1])
     for places, factor in _MIXING:
         x = tf.bitwise.bitwise_xor(x, shifted(x, places)) * factor
@@ -217,14 +215,14 @@ def _hashed(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _drawn(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """The same by TensorFlow's generator, a random int16 each: half the numbers to draw, and fine enough for a rate."""
+    """Return a random int16 tensor from TensorFlow's generator: two elements per number drawn."""
     size = tf.reduce_prod(shape)
     pairs = compat.random_int32([(size + 1) // 2], seed)
     return tf.reshape(tf.reshape(tf.bitcast(pairs, tf.int16), [-1])[:size], shape)
 
 
 def _dropped(x: tf.Tensor, seed: tf.Tensor, rate: float, hashed: bool) -> tf.Tensor:
-    """`x` with a share of its values set to zero and the others scaled up; the same ones for the same seed."""
+    """Return `x` with dropout; the same seed drops the same elements."""
     noise = (_hashed if hashed else _drawn)(tf.shape(x), seed)
     least = round((rate - 0.5) * 2.0 ** (8 * noise.dtype.size))
     kept = noise >= tf.constant(least, noise.dtype)
@@ -237,13 +235,12 @@ def _dropout(x: tf.Tensor, seed: tf.Tensor, rate: float, hashed: bool) -> tf.Ten
 
 
 def dropout(x: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
-    """Sets values to zero at this rate and scales the others up.
+    """Apply dropout.
 
     Args:
-      x: float, of any shape.
-      seed: int32 [2]. The same values are dropped for the same seed and shape; what is dropped is not kept for the
-        gradient but found out again.
-      rate: above 0, below 1.
+      x: float tensor.
+      seed: int32 [2]. Determines the mask, which the gradient recomputes instead of keeping it.
+      rate: above 0 and below 1.
     """
     drop = functools.partial(_dropout, rate=rate, hashed=_is_hashed(x))
     return with_gradient(drop(x, seed), [x], lambda dy: [drop(dy, seed)])
@@ -269,14 +266,14 @@ def _normalise_grad(dy: tf.Tensor, normal: tf.Tensor, scale: tf.Tensor, gamma: t
 def layer_norm(
     x: tf.Tensor, residual: Optional[tf.Tensor], gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
 ) -> tf.Tensor:
-    """Normalises the rows of `x + residual`, float [rows, D] each, then scales by gamma [D] and shifts by beta [D]."""
+    """Normalise the rows of `x + residual`, float [rows, D], then scale by gamma [D] and shift by beta [D]."""
 
     terms = [x] if residual is None else [x, residual]
     y, normal, scale = _normalise(gamma, beta, *terms, epsilon=epsilon)
 
     def grad(dy: tf.Tensor) -> List[tf.Tensor]:
         dx, dgamma = _normalise_grad(dy, normal, scale, gamma)
-        # Products with a row of ones: sums over rows, by all cores.
+        # Sum over rows as products with a row of ones, which use all cores.
         ones = tf.ones([1, tf.shape(dy)[0]])
         return [tf.reshape(tf.matmul(ones, d), [-1]) for d in (dgamma, dy)] + [dx] * len(terms)
 
@@ -310,13 +307,13 @@ def _dropped_weights_grad(
 def attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, bias: tf.Tensor, seed: Optional[tf.Tensor], rate: float
 ) -> tf.Tensor:
-    """Scaled dot-product attention; keeps the weights before dropout, and no other tensor of their size.
+    """Apply scaled dot-product attention. Of the large tensors, only the weights before dropout are kept.
 
     Args:
       query, key, value: float [B, N, S, H].
-      bias: float, added to the scores [B, N, F, T] by broadcasting; gets no gradient.
-      seed: of the dropout, see `dropout`; None where the rate is 0.
-      rate: of the dropout of attention weights.
+      bias: float, broadcast over the scores [B, N, F, T]; gets no gradient.
+      seed: see `dropout`; None if the rate is 0.
+      rate: dropout rate of the attention weights.
 
     Returns:
       float [B, N, F, H].

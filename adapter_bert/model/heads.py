@@ -1,4 +1,4 @@
-"""Heads: what turns BERT's output into a task's predictions and loss."""
+"""Heads: from BERT's output to predictions and loss of a task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from adapter_bert.common import errors
 
-# The dropout in front of the head; fixed in the original scripts.
+# Dropout rate before the head; fixed in the original scripts.
 HEAD_DROPOUT = 0.1
 # Name of the feature, and prediction, that gives the position of an example in its files.
 ROW = "row_numbers"
@@ -20,14 +20,14 @@ ROW = "row_numbers"
 
 @dataclasses.dataclass(frozen=True)
 class HeadOutput:
-    """What a head adds to the graph.
+    """The tensors of a head.
 
     Attributes:
-      minimised: float [B], of which training minimises the mean. None where the right answers are not known.
-      per_example_loss: float [B], what is reported of an example, or None likewise.
-      logits: float [B, classes]; float [B, 1], the predicted number, in a regression; float [B, 2, S], of the first
-        and the last token of the answer, where spans are predicted.
-      probabilities: float [B, classes]; None elsewhere.
+      minimised: float [B], whose mean training minimises; None without labels.
+      per_example_loss: float [B], the reported loss of each example; None without labels.
+      logits: float [B, classes] in classification; float [B, 1], the predicted number, in regression; float [B, 2, S],
+        for the first and the last token of the answer, in span extraction.
+      probabilities: float [B, classes]; None except in classification.
     """
 
     minimised: Optional[tf.Tensor]
@@ -37,27 +37,24 @@ class HeadOutput:
 
     @property
     def loss(self) -> Optional[tf.Tensor]:
-        """The mean over the batch, a scalar; None where the right answers are not known."""
+        """Return the mean loss of the batch, a scalar; None without labels."""
         return None if self.minimised is None else tf.reduce_mean(self.minimised)
 
 
 class Head(abc.ABC):
-    """The part of the network that belongs to a task."""
+    """The task-specific part of the network."""
 
-    # What an adapter pack calls it, one of `TYPES`.
+    # The name in adapter packs, one of `TYPES`.
     kind: str
-    # What a record holds of an example besides its tokens: name -> type of the number.
+    # Features of a record besides its tokens: name -> type.
     label_types: Mapping[str, tf.DType]
 
     @abc.abstractmethod
     def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
-        """Adds the head to the graph; `features` holds the labels under the names of `label_types`."""
+        """Add the head to the graph; `features` contains the labels under the names of `label_types`."""
 
     def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
-        """What `estimator.predict` yields for an example, its labels and its place in the file included.
-
-        Scoring needs nothing else.
-        """
+        """Return the predictions, including everything that scoring needs: labels and row numbers."""
         values = {
             "probabilities": output.probabilities,
             "logits": output.logits,
@@ -68,7 +65,7 @@ class Head(abc.ABC):
         return {name: value for name, value in values.items() if value is not None}
 
     def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
-        """What `estimator.evaluate` reports in notebooks: `eval_loss`, if nothing else."""
+        """Return the metrics that `estimator.evaluate` reports in notebooks: at least `eval_loss`."""
 
         def metric_fn(losses: tf.Tensor, real: tf.Tensor) -> Dict[str, tuple]:
             return {"eval_loss": tf.metrics.mean(losses, weights=real)}
@@ -77,13 +74,13 @@ class Head(abc.ABC):
 
 
 class LabelHead(Head):
-    """A head that gives a text, or a pair of texts, one class or one number."""
+    """A head that predicts one class or one number for a text or a pair of texts."""
 
     label_types = {"label_ids": tf.int64}
 
     @abc.abstractmethod
     def decode(self, row: Mapping[str, np.ndarray]) -> Union[int, float]:
-        """The predicted class, or number, in one row of what `estimator.predict` yields."""
+        """Return the predicted class or number of one row of predictions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +88,8 @@ class ClassificationHead(LabelHead):
     """A linear layer with softmax on the pooled output: variables `output_weights`, `output_bias`.
 
     Attributes:
-      num_labels: classes.
-      class_weights: how much an example of each class counts in the training loss; None for 1 each. Losses that are
-        reported for single examples are not weighted.
+      num_labels: number of classes.
+      class_weights: weight of each class in the training loss; None for 1. Reported losses are not weighted.
     """
 
     kind = "classification"
@@ -102,7 +98,7 @@ class ClassificationHead(LabelHead):
     class_weights: Optional[Tuple[float, ...]] = None
 
     def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
-        """Adds the head to the graph; `label_ids` are the indices of the classes."""
+        """Add the head to the graph; `label_ids` are class indices."""
         logits = _linear(model, self.num_labels, is_training)
         labels = features["label_ids"]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -112,11 +108,11 @@ class ClassificationHead(LabelHead):
         return HeadOutput(weighted, losses, logits, tf.nn.softmax(logits))
 
     def decode(self, row: Mapping[str, np.ndarray]) -> int:
-        """The class with the greatest logit."""
+        """Return the class with the largest logit."""
         return int(row["logits"].argmax())
 
     def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
-        """As the original: `eval_accuracy` and `eval_loss`."""
+        """Return `eval_accuracy` and `eval_loss`, as in the original."""
 
         def metric_fn(losses: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, real: tf.Tensor) -> Dict[str, tuple]:
             classes = tf.argmax(logits, axis=-1, output_type=tf.int32)
@@ -131,27 +127,27 @@ class ClassificationHead(LabelHead):
 
 @dataclasses.dataclass(frozen=True)
 class RegressionHead(LabelHead):
-    """One linear unit on the pooled output, trained by the squared error: variables as in classification."""
+    """A linear unit on the pooled output with squared error; the variables are named as in classification."""
 
     kind = "regression"
     label_types = {"label_ids": tf.float32}
 
     def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
-        """Adds the head to the graph; `label_ids` are the numbers to predict."""
+        """Add the head to the graph; `label_ids` are the numbers to predict."""
         logits = _linear(model, 1, is_training)
         losses = tf.square(logits[:, 0] - tf.cast(features["label_ids"], tf.float32))
         return HeadOutput(losses, losses, logits)
 
     def decode(self, row: Mapping[str, np.ndarray]) -> float:
-        """The predicted number."""
+        """Return the predicted number."""
         return float(row["logits"][0])
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanHead(Head):
-    """Scores every token as the first and as the last one of an answer: `cls/squad/output_weights`, `…/output_bias`.
+    """Scores every token as start and end of the answer: `cls/squad/output_weights`, `cls/squad/output_bias`.
 
-    The answer of an example that has none, or none in this window of its text, is token 0, `[CLS]`.
+    If an example has no answer, or none in this window, the target is token 0, `[CLS]`.
     """
 
     kind = "span"
@@ -163,7 +159,7 @@ class SpanHead(Head):
     }
 
     def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
-        """Adds the head to the graph; `start_positions` and `end_positions` are tokens of the sequence."""
+        """Add the head to the graph; `start_positions` and `end_positions` are token indices."""
         logits = self.logits(model)
         if "start_positions" not in features:
             return HeadOutput(None, None, logits)
@@ -173,7 +169,7 @@ class SpanHead(Head):
         return HeadOutput(losses, losses, logits)
 
     def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
-        """Besides, what notebooks of the original read, where they give its `unique_ids`."""
+        """Add the names that notebooks of the original read, if they pass `unique_ids`."""
         values = super().predictions(output, features)
         if "unique_ids" in features:
             start, end = tf.unstack(output.logits, axis=1)
@@ -181,7 +177,7 @@ class SpanHead(Head):
         return values
 
     def logits(self, model: modeling.BertModel) -> tf.Tensor:
-        """float [B, 2, S]: that the answer starts, and that it ends, at each token."""
+        """Return float [B, 2, S]: scores of each token as start and as end of the answer."""
         tokens = model.get_sequence_output()  # [B, S, H]
         weights, bias = _variables("cls/squad/", 2, tokens.shape.as_list()[-1])
         per_token = tf.einsum("bsh,uh->bus", tokens, weights)
@@ -189,34 +185,34 @@ class SpanHead(Head):
 
 
 def _variables(scope: str, units: int, hidden: int) -> Tuple[tf.Variable, tf.Variable]:
-    """Weights and biases of a head."""
+    """Return weights and biases of a head."""
     weights = tf.get_variable(scope + "output_weights", [units, hidden], initializer=modeling.create_initializer(0.02))
     return weights, tf.get_variable(scope + "output_bias", [units], initializer=tf.zeros_initializer())
 
 
 def _linear(model: modeling.BertModel, units: int, is_training: bool) -> tf.Tensor:
-    """A linear layer on the pooled output, float [B, units]."""
+    """Apply a linear layer to the pooled output: float [B, units]."""
     pooled = modeling.dropout(model.get_pooled_output(), HEAD_DROPOUT if is_training else 0.0)
     weights, bias = _variables("", units, pooled.shape.as_list()[-1])
     return tf.nn.bias_add(tf.matmul(pooled, weights, transpose_b=True), bias)
 
 
 def real_examples(features: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """int32 [B]: 0 for fillers that complete a batch, 1 for all others."""
+    """Return int32 [B]: 0 for padding examples, 1 for real ones."""
     any_feature = next(iter(features.values()))
     return features.get("is_real_example", tf.ones(tf.shape(any_feature)[:1], tf.int32))
 
 
-# By the name that an adapter pack has for them.
+# Names in adapter packs.
 TYPES = ("classification", "regression", "span")
 
 
 def make(kind: str, num_labels: int) -> Head:
-    """The head of a type, e.g. for a pack's weights."""
+    """Return the head with this name, e.g. for a pack."""
     if kind not in TYPES:
-        raise errors.unknown("type of head", kind, TYPES)
+        raise errors.unknown("head type", kind, TYPES)
     if (kind == "classification") != (num_labels > 0):
-        raise errors.UserError(f"A head for {kind} does not go with {num_labels} labels.")
+        raise errors.UserError(f"A {kind} head cannot have {num_labels} labels.")
     if kind == "classification":
         return ClassificationHead(num_labels)
     return RegressionHead() if kind == "regression" else SpanHead()

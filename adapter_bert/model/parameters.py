@@ -1,9 +1,9 @@
-"""What a model is made of: its variables, counted and shown before training starts."""
+"""The variables of a model: shapes, groups and counts, without building a session."""
 
 from __future__ import annotations
 
 import collections
-from typing import Collection, List, Mapping, Tuple
+from typing import Any, Collection, DefaultDict, List, Mapping, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -12,7 +12,7 @@ import adapter_layers
 import modeling
 import optimization
 
-# The first that matches is a variable's group.
+# A variable belongs to the first group that matches.
 GROUPS = (
     ("adapters", optimization.ADAPTER),
     ("LayerNorm", optimization.LAYER_NORM),
@@ -26,10 +26,10 @@ ORDER = ("embeddings", "encoder", "adapters", "LayerNorm", "pooler", "head", "ot
 Shapes = Mapping[str, Tuple[int, ...]]
 
 
-def model_shapes(config: modeling.BertConfig, head, adapter_fn: adapter_layers.AdapterFn) -> Shapes:
-    """Name -> shape of every variable of a model, in the order of the graph.
+def model_shapes(config: modeling.BertConfig, head: Any, adapter_fn: adapter_layers.AdapterFn) -> Shapes:
+    """Return name -> shape of every variable of a model, in the order of the graph.
 
-    The graph is built but never run: no weight takes up memory.
+    The graph is built but not run, so no weight uses memory.
     """
     with tf.Graph().as_default():
         ids = tf.placeholder(tf.int32, [1, 1])
@@ -41,23 +41,23 @@ def model_shapes(config: modeling.BertConfig, head, adapter_fn: adapter_layers.A
         )
 
 
-def count(shapes: Shapes, names: Collection[str] = None) -> int:
-    """Parameters in these variables; in all of them by default."""
+def count(shapes: Shapes, names: Optional[Collection[str]] = None) -> int:
+    """Return the number of parameters in these variables, by default in all of them."""
     return int(sum(np.prod(shapes[name], dtype=np.int64) for name in (shapes if names is None else names)))
 
 
 def group_of(name: str) -> str:
-    """The part of the model that a variable belongs to."""
+    """Return the group of a variable."""
     return next((group for group, pattern in GROUPS if pattern.search(name)), "other")
 
 
 def parameter_table(shapes: Shapes, trained: Collection[str]) -> List[str]:
-    """The lines of a table: group, tensors, parameters, trained or frozen, per cent; then the two totals.
+    """Return the lines of a table of groups (tensors, parameters, trained or frozen, percentage) and the two totals.
 
-    A group that is trained in part has two rows.
+    A partly trained group has two rows.
     """
     trained = set(trained)
-    members = collections.defaultdict(list)
+    members: DefaultDict[Tuple[str, bool], List[str]] = collections.defaultdict(list)
     for name in shapes:
         members[group_of(name), name in trained].append(name)
     total = count(shapes)
