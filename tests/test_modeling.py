@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from adapter_bert.common import errors
 from adapter_layers import AdapterConfig
+from tests.helpers import assert_mentions, message_of
 
 SIZES = {
     "vocab_size": 32,
@@ -167,45 +168,38 @@ def test_a_configs_dictionary_is_a_copy():
     assert config.layers_with_a_list == [1, 2]
 
 
-def test_a_missing_config_file_is_named(tmp_path):
-    with pytest.raises(errors.UserError, match=r"Cannot read the BERT config .*nowhere\.json: .*No such"):
-        modeling.BertConfig.from_json_file(str(tmp_path / "nowhere.json"))
-
-
-def test_a_config_file_that_is_not_json_is_named(tmp_path):
-    with pytest.raises(errors.UserError, match=r"bert_config\.json is not JSON: .*line 1 column 15"):
-        modeling.BertConfig.from_json_file(write_config(tmp_path, '{"vocab_size":'))
-
-
-def test_a_config_file_that_holds_a_list_is_refused(tmp_path):
-    with pytest.raises(errors.UserError, match=r"bert_config\.json holds no JSON object"):
-        modeling.BertConfig.from_json_file(write_config(tmp_path, "[1, 2]"))
+@pytest.mark.parametrize(
+    "text, facts",
+    [
+        (None, ["No such file"]),
+        ('{"vocab_size":', ["not JSON", "line 1 column 15"]),
+        ("[1, 2]", ["not a JSON object"]),
+        (json.dumps({key: value for key, value in SIZES.items() if key != "vocab_size"}), ["vocab_size", "None"]),
+    ],
+)
+def test_an_unreadable_config_file_is_an_error_that_names_it(tmp_path, text, facts):
+    path = write_config(tmp_path, text) if text else str(tmp_path / "nowhere.json")
+    assert_mentions(message_of(modeling.BertConfig.from_json_file, path), path, *facts)
 
 
 @pytest.mark.parametrize(
-    "changes, sentence",
+    "changes, facts",
     [
-        ({"vocab_size": None}, r"vocab_size must be an integer of at least 1, found None"),
-        ({"hidden_size": "12"}, r"hidden_size must be an integer of at least 1, found '12'"),
-        ({"num_hidden_layers": 0}, r"num_hidden_layers must be an integer of at least 1, found 0"),
-        ({"type_vocab_size": True}, r"type_vocab_size must be an integer of at least 1, found True"),
-        ({"hidden_dropout_prob": 1.0}, r"hidden_dropout_prob must be a number from 0 to below 1, found 1\.0"),
-        ({"attention_probs_dropout_prob": -0.1}, r"attention_probs_dropout_prob must be a number from 0"),
-        ({"num_attention_heads": 5}, r"hidden_size 12 is not a multiple of num_attention_heads 5"),
-        ({"hidden_act": "gelu_erv"}, r"Unknown activation 'gelu_erv'\. Did you mean 'gelu_erf'\?"),
+        ({"vocab_size": None}, ["vocab_size", "at least 1", "None"]),
+        ({"hidden_size": "12"}, ["hidden_size", "at least 1", "'12'"]),
+        ({"num_hidden_layers": 0}, ["num_hidden_layers", "at least 1", "0"]),
+        ({"type_vocab_size": True}, ["type_vocab_size", "at least 1", "True"]),
+        ({"hidden_dropout_prob": 1.0}, ["hidden_dropout_prob", "below 1", "1.0"]),
+        ({"attention_probs_dropout_prob": -0.1}, ["attention_probs_dropout_prob", "at least 0", "-0.1"]),
+        ({"num_attention_heads": 5}, ["hidden_size 12", "num_attention_heads 5"]),
+        ({"hidden_act": "gelu_erv"}, ["'gelu_erv'", "Did you mean 'gelu_erf'?"]),
     ],
 )
-def test_a_config_with_an_impossible_value_is_refused_by_file_and_by_model(tmp_path, changes, sentence):
-    with pytest.raises(errors.UserError, match=sentence):
-        modeling.BertConfig.from_json_file(write_config(tmp_path, json.dumps(dict(SIZES, **changes))))
-    with tf.Graph().as_default(), pytest.raises(errors.UserError, match=sentence):
-        tiny_model(**changes)
-
-
-def test_a_config_file_without_vocab_size_is_refused_by_its_name(tmp_path):
-    sizes = {key: value for key, value in SIZES.items() if key != "vocab_size"}
-    with pytest.raises(errors.UserError, match=r"bert_config\.json: vocab_size must be"):
-        modeling.BertConfig.from_json_file(write_config(tmp_path, json.dumps(sizes)))
+def test_an_invalid_value_is_an_error_in_a_file_and_in_a_model(tmp_path, changes, facts):
+    path = write_config(tmp_path, json.dumps(dict(SIZES, **changes)))
+    assert_mentions(message_of(modeling.BertConfig.from_json_file, path), path, *facts)
+    with tf.Graph().as_default():
+        assert_mentions(message_of(tiny_model, **changes), *facts)
 
 
 # ---------------------------------------------------------------------------------------- names and shapes
@@ -233,14 +227,9 @@ def test_the_scope_can_be_chosen():
         assert {name.split("/")[0] for name in variable_shapes()} == {"teacher"}
 
 
-def test_an_unknown_adapter_function_is_refused_with_a_suggestion():
-    with tf.Graph().as_default(), pytest.raises(errors.UserError, match="Did you mean 'feedforward_adapter'"):
-        tiny_model("feedforward_adaptor")
-
-
-def test_adapters_in_a_layer_that_does_not_exist_are_refused():
-    with tf.Graph().as_default(), pytest.raises(errors.UserError, match=r"layer 2, .* 2 layers \(0 to 1\)"):
-        tiny_model(AdapterConfig(layers=(1, 2)))
+def test_an_adapter_in_a_missing_layer_is_an_error():
+    with tf.Graph().as_default():
+        assert_mentions(message_of(tiny_model, AdapterConfig(layers=(1, 2))), "2 layers", "0 to 1")
 
 
 def test_a_function_of_ones_own_stands_behind_every_projection():
@@ -310,10 +299,10 @@ def test_one_graph_takes_batches_of_any_size_and_length():
             assert [output.shape for output in found] == [(size, length, 12), (size, 12)]
 
 
-def test_sequences_longer_than_the_positions_are_refused():
-    sentence = r"Cannot use sequence length 17: the BERT model has positions up to 16 \(max_position_embedd"
-    with tf.Graph().as_default(), pytest.raises(errors.UserError, match=sentence):
-        tiny_model(ids=np.ones([1, 17], np.int32), mask=None, segments=None)
+def test_a_sequence_longer_than_the_positions_is_an_error():
+    with tf.Graph().as_default():
+        message = message_of(tiny_model, ids=np.ones([1, 17], np.int32), mask=None, segments=None)
+    assert_mentions(message, "17", "16", "max_position_embeddings")
 
 
 def test_sequences_longer_than_the_positions_fail_when_their_length_comes_at_run_time():

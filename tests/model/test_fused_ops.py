@@ -256,7 +256,7 @@ def test_a_graph_from_a_file_says_why_it_has_no_gradients():
         last = graph.get_operations()[-1].name
     with tf.Graph().as_default() as graph:
         tf.train.import_meta_graph(saved)
-        with pytest.raises(RuntimeError, match="was read from a file"):
+        with pytest.raises(RuntimeError, match="imported from a file"):
             tf.gradients(graph.get_tensor_by_name(last + ":0"), graph.get_tensor_by_name("x:0"))
 
 
