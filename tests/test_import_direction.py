@@ -34,8 +34,7 @@ ORDER = [
 ]
 LEVEL: Dict[str, int] = {name: level for level, names in enumerate(ORDER) for name in names}
 # Still to be removed; this list only shrinks.
-KNOWN = {
-}
+KNOWN = {}
 # No other module may import one of these.
 ENTRY_POINTS = ("run_classifier", "run_squad", "scripts")
 
