@@ -18,15 +18,8 @@ from typing import Callable, Dict, Iterator, List, NamedTuple
 import pytest
 
 import tokenization
-from tests.test_tokenization import (
-    SAME_FOR_BOTH,
-    SHARED_DATA,
-    SHARED_SPM,
-    SHARED_VOCAB,
-    SPECIALS,
-    train_sentencepiece,
-    write,
-)
+from tests import test_tokenization as ours_tests
+from tests.test_tokenization import SAME_FOR_BOTH, SHARED_SPM, SHARED_VOCAB, SPECIALS
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
@@ -120,13 +113,13 @@ def character_vocab_file(tmp_path_factory):
     texts = "".join(SAME_FOR_BOTH + list(DIFFERENCES))
     characters = sorted(char for char in set(texts + texts.lower()) if not char.isspace())
     pieces = [prefix + char for prefix in ("", "##") for char in characters]
-    return write(tmp_path_factory.mktemp("vocab") / "vocab.txt", "\n".join(SPECIALS + pieces))
+    return ours_tests.write(tmp_path_factory.mktemp("vocab") / "vocab.txt", "\n".join(SPECIALS + pieces))
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_difficult_texts_have_the_same_ids(character_vocab_file, tmp_path, do_lower_case):
     comparisons = wordpiece_comparisons(character_vocab_file, do_lower_case)
-    models = [train_sentencepiece(tmp_path, ["[CLS]", "[SEP]", "9,", "8,", "\u25818"])]
+    models = [ours_tests.train_sentencepiece(tmp_path, ["[CLS]", "[SEP]", "9,", "8,", "\u25818"])]
     models += [SHARED_SPM] if os.path.exists(SHARED_SPM) else []
     comparisons += [sentencepiece_comparison(model, do_lower_case) for model in models]
     for comparison, text in itertools.product(comparisons, SAME_FOR_BOTH):
@@ -166,7 +159,7 @@ def test_real_texts_have_the_same_ids(per_file, do_lower_case):
     paths = [
         path
         for pattern in ("glue_data/*/*.tsv", "squad/*.json", "text/*", "text/*/*")
-        for path in sorted(glob.glob(os.path.join(SHARED_DATA, pattern)))
+        for path in sorted(glob.glob(os.path.join(ours_tests.SHARED_DATA, pattern)))
         if os.path.isfile(path)
     ]
     texts = [(path, text) for path in paths for text in itertools.islice(texts_of(path), per_file)]
