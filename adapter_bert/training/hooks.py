@@ -1,4 +1,4 @@
-"""What happens while a model trains: a line on how it goes, checkpoints, and scores on the dev set."""
+"""Hooks of a training: progress, checkpoints and evaluation of the dev set."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from adapter_bert.training.evaluator import Evaluator
 from adapter_bert.training.model_fn import TrainingTensors
 from adapter_bert.weights import checkpoints
 
-# Fits into 80 columns with what is added behind it.
+# With its postfix, fits into 80 columns.
 BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
 class _StepHook(tf.train.SessionRunHook):
     """Counts steps from where the session starts.
 
-    Fetching the counter beside the step would give the number before or after it, as it happens.
+    Fetching the step counter together with the training step could return its value before or after the increment.
     """
 
     step = 0
 
     def begin(self) -> None:
-        """Finds the step counter."""
+        """Find the step counter."""
         self._global_step = tf.train.get_global_step()
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Reads the step that a checkpoint may have brought."""
+        """Read the step, which may come from a checkpoint."""
         self.step = int(session.run(self._global_step))
 
 
 class ProgressHook(_StepHook):
-    """Shows the step, the mean loss since the last line, the learning rate, examples a second and the time left.
+    """Shows step, mean loss since the last line, learning rate, examples per second and the time left.
 
-    A bar on a terminal, lines in a log. Time spent outside of steps, e.g. by hooks behind this one, is not counted.
+    Shows a bar on a terminal and lines in a log. Time between steps, e.g. of the hooks after this one, is not counted.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class ProgressHook(_StepHook):
         every_seconds: float = 10.0,
         on_terminal: Optional[bool] = None,
     ) -> None:
-        """Takes what is watched.
+        """Create a hook.
 
         Args:
-          tensors: of the training.
-          total_steps: steps of the whole run.
-          batch_size: examples a step.
-          history: is told the time that steps take.
-          stop: where it is set, the training ends; its last weights are saved then.
-          every_seconds: the least time between two lines; the last step always has one.
-          on_terminal: whether to show a bar; by default where the log goes to a terminal.
+          tensors: tensors of the training.
+          total_steps: number of steps of the whole run.
+          batch_size: number of examples in a step.
+          history: receives the time of each step.
+          stop: ends the training once it is set.
+          every_seconds: minimum time between two lines; the last step always has one.
+          on_terminal: whether to show a bar; by default if the log goes to a terminal.
         """
         self._tensors = tensors
         self._total_steps = total_steps
@@ -79,30 +79,30 @@ class ProgressHook(_StepHook):
         self._bar = None
         self._losses: List[float] = []
         self._seconds = 0.0
-        self._steps, self._widths = 0, 0  # of this process; the sum over its steps
+        self._steps, self._widths = 0, 0  # in this process
 
     @property
     def mean_width(self) -> float:
-        """What the batches so far were padded to, on average; 0 where there were none."""
+        """Mean width of the batches so far, with padding; 0 if there were none."""
         return self._widths / max(self._steps, 1)
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Opens the bar."""
+        """Open the bar."""
         super().after_create_session(session, coord)
         if self._on_terminal:
             self._redirect = logging_redirect_tqdm([logging.getLogger("tensorflow")])
             self._redirect.__enter__()
-            # Not tqdm's own search for the size: it draws nothing on a terminal that does not know it.
+            # tqdm draws nothing if the terminal does not report its size.
             columns, rows = shutil.get_terminal_size()
             self._bar = tqdm(total=self._total_steps, initial=self.step, ncols=columns, nrows=rows, bar_format=BAR)
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
-        """Asks for what is shown."""
+        """Fetch what is shown."""
         self._started = time.perf_counter()
         return tf.train.SessionRunArgs([self._tensors.loss, self._tensors.learning_rate, self._tensors.width])
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
-        """Counts, and shows a line if it is time for one."""
+        """Count the step, and show a line if it is time for one."""
         seconds = time.perf_counter() - self._started
         loss, rate, width = run_values.results
         self.step += 1
@@ -120,14 +120,14 @@ class ProgressHook(_StepHook):
             self._show(rate)
 
     def _show(self, rate: float) -> None:
-        seconds_a_step = self._seconds / len(self._losses)
+        seconds_per_step = self._seconds / len(self._losses)
         loss = sum(self._losses) / len(self._losses)
-        speed = self._batch_size / seconds_a_step if seconds_a_step else 0.0
+        speed = self._batch_size / seconds_per_step if seconds_per_step else 0.0
         self._losses, self._seconds = [], 0.0
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.4f}, lr {rate:.2e}, {speed:.1f} examples/s")
             return
-        left = format_seconds((self._total_steps - self.step) * seconds_a_step)
+        left = format_seconds((self._total_steps - self.step) * seconds_per_step)
         tf.logging.info(
             "step %d/%d  loss %.4f  lr %.2e  %.1f examples/s  %s left",
             self.step,
@@ -139,7 +139,7 @@ class ProgressHook(_StepHook):
         )
 
     def close(self) -> None:
-        """Closes the bar; to be called however the training ends."""
+        """Close the bar. Call this however the training ends."""
         if self._bar is not None:
             self._bar.close()
             self._redirect.__exit__(None, None, None)
@@ -147,38 +147,31 @@ class ProgressHook(_StepHook):
 
 
 class CheckpointHook(_StepHook):
-    """Saves checkpoints every so many steps, and when the training ends."""
+    """Saves checkpoints at a fixed interval, and when the training ends."""
 
     def __init__(self, saver: tf.train.Saver, output_dir: str, every_steps: int) -> None:
-        """Takes the parts.
-
-        Args:
-          saver: of the training.
-          output_dir: of the run.
-          every_steps: steps between two checkpoints.
-        """
         self._saver = saver
         self._prefix = os.path.join(output_dir, checkpoints.MODEL_NAME)
         self._every_steps = every_steps
         self._saved_step = 0
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Starts behind the checkpoint that the session may have begun with."""
+        """Remember the step of the checkpoint that the session may have started from."""
         super().after_create_session(session, coord)
         self._saved_step = self.step
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
-        """Saves where it is time to."""
+        """Save if it is time to."""
         self.step += 1
         if self.step % self._every_steps == 0:
             self.save(run_context.session)
 
     def end(self, session: tf.Session) -> None:
-        """Saves what the training has come to."""
+        """Save the last weights."""
         self.save(session)
 
     def save(self, session: tf.Session) -> str:
-        """Saves a checkpoint of this step, unless that is done; returns its prefix."""
+        """Save a checkpoint of this step, unless there is one; return its prefix."""
         if self._saved_step != self.step:
             self._saver.save(session, self._prefix, global_step=self.step)
             self._saved_step = self.step
@@ -186,18 +179,18 @@ class CheckpointHook(_StepHook):
 
 
 class EvaluationHook(_StepHook):
-    """Scores the dev set with the weights of the moment, in the session of the training."""
+    """Evaluates the dev set with the current weights, in the session of the training."""
 
     def __init__(
         self, tensors: TrainingTensors, evaluator: Evaluator, checkpoint_hook: CheckpointHook, num_examples: int
     ) -> None:
-        """Takes the parts.
+        """Create a hook.
 
         Args:
-          tensors: of the training, with a dev set.
-          evaluator: says when, and what to do with the predictions.
-          checkpoint_hook: comes before this one.
-          num_examples: of the dev set.
+          tensors: tensors of the training, with a dev set.
+          evaluator: decides when to evaluate, and scores the predictions.
+          checkpoint_hook: saves checkpoints; must come before this hook.
+          num_examples: size of the dev set.
         """
         self._tensors = tensors
         self._evaluator = evaluator
@@ -205,10 +198,10 @@ class EvaluationHook(_StepHook):
         self._num_examples = num_examples
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
-        """Evaluates where it is time to, and stops the training where it has come to nothing."""
+        """Evaluate if it is time to, and stop the training if the evaluator says so."""
         self.step += 1
         if self._evaluator.is_due(self.step):
-            # First a checkpoint: a run that is killed goes on from its last scores.
+            # Save a checkpoint first: a killed run continues from its last evaluation.
             prefix = self._checkpoint_hook.save(run_context.session)
             self._evaluator.evaluate(self.step, self._predict(run_context.session), prefix)
         if self._evaluator.should_stop:

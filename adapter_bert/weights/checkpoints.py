@@ -1,4 +1,4 @@
-"""Reading and writing TensorFlow checkpoints: those of BERT, and those of a run."""
+"""Read and write TensorFlow checkpoints: those of BERT, and those of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 import optimization
 from adapter_bert.common import errors
 
-# A run's checkpoints: what it trains, and Adam's slots, which only the newest one needs.
+# Checkpoints of a run: the trained variables, and Adam's slots, which only the newest checkpoint needs.
 MODEL_NAME, OPTIMIZER_NAME = "model.ckpt", "optimizer.ckpt"
 KEPT = 5
 SLOTS = ("adam_m", "adam_v")
@@ -22,12 +22,12 @@ FILE_ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 
 def folder_of(prefix: str) -> str:
-    """The folder that a checkpoint lies in."""
+    """Return the folder of a checkpoint."""
     return os.path.dirname(prefix) or "."
 
 
 def find_prefix(path: str) -> str:
-    """The checkpoint that a user means: a prefix, one of its files, or a run's folder (its newest).
+    """Return the prefix of what a user calls a checkpoint: a prefix, one of its files, or the folder of a run.
 
     Raises:
       errors.UserError: there is none.
@@ -35,9 +35,9 @@ def find_prefix(path: str) -> str:
     prefix = FILE_ENDING.sub("", path)
     if os.path.basename(prefix).startswith(OPTIMIZER_NAME):
         raise errors.UserError(
-            f"{path} holds the state of an optimizer, no weights: name the {MODEL_NAME}-… beside it, or its folder."
+            f"{path} contains the state of an optimizer, not weights: use {MODEL_NAME}-… next to it, or its folder."
         )
-    # Not tf.train.checkpoint_exists: it takes any file or folder for a checkpoint of the format before 2016.
+    # tf.train.checkpoint_exists would accept any file or folder as a checkpoint in the format used before 2016.
     if tf.gfile.Exists(prefix + ".index"):
         return prefix
     if tf.gfile.IsDirectory(path):
@@ -45,7 +45,7 @@ def find_prefix(path: str) -> str:
         if found:
             return found
         raise errors.UserError(
-            "The folder {} holds no run's checkpoint: name the checkpoint itself, e.g. {}.".format(
+            "The folder {} contains no checkpoint of a run: pass the checkpoint itself, e.g. {}.".format(
                 path, path.rstrip("/") + "/bert_model.ckpt"
             )
         )
@@ -53,13 +53,13 @@ def find_prefix(path: str) -> str:
 
 
 def find_latest(folder: str) -> Optional[str]:
-    """The checkpoint that a run noted as its newest; None where it noted none yet.
+    """Return the newest checkpoint of a run, as its file `checkpoint` names it; None if there is none yet.
 
     Raises:
-      errors.UserError: the note is damaged, or what it names is gone: the run would start again from step 0.
+      errors.UserError: that file is damaged, or the checkpoint is missing: the run would start again from step 0.
     """
-    note = os.path.join(folder, "checkpoint")
-    if not tf.gfile.Exists(note):
+    state_file = os.path.join(folder, "checkpoint")
+    if not tf.gfile.Exists(state_file):
         return None
     try:
         state = tf.train.get_checkpoint_state(folder)
@@ -68,25 +68,25 @@ def find_latest(folder: str) -> Optional[str]:
         state = None
     if state is None:
         raise errors.UserError(
-            f"The file {note}, which names a run's newest checkpoint, is damaged: put it back, or use another folder."
+            f"The file {state_file}, which names the newest checkpoint, is damaged: restore it, or use another folder."
         )
     if latest is None:
         raise errors.UserError(
-            f"{note} names {state.model_checkpoint_path} as the run's newest checkpoint, but it cannot be found: put "
-            "it back, or use another folder."
+            f"{state_file} names {state.model_checkpoint_path} as the newest checkpoint, but it does not exist: "
+            "restore it, or use another folder."
         )
     return latest
 
 
 def read_shapes(prefix: str) -> Mapping[str, Tuple[int, ...]]:
-    """Name -> shape of what a checkpoint holds.
+    """Return name -> shape of all variables in a checkpoint.
 
     Raises:
       errors.UserError: its index cannot be read.
     """
     try:
         return {name: tuple(shape) for name, shape in tf.train.list_variables(prefix)}
-    except Exception as error:  # the reader turns what it finds into a dozen kinds, IndexError among them
+    except Exception as error:  # the reader raises a dozen types, IndexError among them
         raise _damaged(prefix, error) from None
 
 
@@ -95,7 +95,7 @@ def _damaged(prefix: str, error: Exception) -> errors.UserError:
 
 
 def each_tensor(prefix: str, names: Sequence[str]) -> Iterator[Tuple[str, np.ndarray]]:
-    """Yields these variables with their values, one at a time: all of a BERT need not fit into memory twice.
+    """Yield these variables with their values, one at a time, so that a BERT need not fit into memory twice.
 
     Raises:
       errors.UserError: they cannot be read.
@@ -109,12 +109,12 @@ def each_tensor(prefix: str, names: Sequence[str]) -> Iterator[Tuple[str, np.nda
 
 
 def read_tensors(prefix: str, names: Sequence[str]) -> Dict[str, np.ndarray]:
-    """The values of these variables, see `each_tensor`."""
+    """Return the values of these variables."""
     return dict(each_tensor(prefix, names))
 
 
 def read_step(prefix: str) -> int:
-    """The training step that a checkpoint was written at; 0 if it does not say."""
+    """Return the training step of a checkpoint; 0 if it does not contain one."""
     try:
         reader = tf.train.load_checkpoint(prefix)
         return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
@@ -140,30 +140,29 @@ def write(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
 
 
 def optimizer_prefix(prefix: str) -> str:
-    """Where the Adam slots of a run's checkpoint are, if they do not lie in it."""
+    """Return the prefix of the Adam slots of a run's checkpoint that does not contain them itself."""
     return os.path.join(folder_of(prefix), OPTIMIZER_NAME + "-" + prefix.rpartition("-")[2])
 
 
 def slot_shapes(shapes: Mapping[str, Tuple[int, ...]]) -> Dict[str, Tuple[int, ...]]:
-    """Name -> shape of the Adam slots of these variables."""
+    """Return name -> shape of the Adam slots of these variables."""
     return {f"{name}/{slot}": shape for name, shape in shapes.items() for slot in SLOTS}
 
 
 class RunSaver(tf.train.Saver):
-    """Saves what a run trains, never the frozen base.
+    """Saves the trained variables of a run, never the frozen base.
 
     A checkpoint is `model.ckpt-<step>` with the trained variables and the step; the newest five are kept. Adam's
-    slots, twice as large, lie in `optimizer.ckpt-<step>` beside it, for the newest only: a training goes on from there.
-    The slots are written first and the note on the newest checkpoint after both, so that a kill at any point leaves a
-    pair that belongs together.
+    slots, twice as large, are in `optimizer.ckpt-<step>`, for the newest checkpoint only, from which a training
+    continues. The slots are written first, and the state file after both: a kill at any time leaves a consistent pair.
     """
 
     def __init__(self, trained: Sequence[tf.Variable], load_frozen: Callable[[tf.Session], None]) -> None:
-        """Takes the variables of the default graph, which holds the optimizer already.
+        """Create a saver for the default graph, which must contain the optimizer.
 
         Args:
           trained: the variables that train.
-          load_frozen: gives all others their values.
+          load_frozen: loads all others.
         """
         names = {optimization.variable_name(variable) for variable in trained}
         slots = [
@@ -177,12 +176,12 @@ class RunSaver(tf.train.Saver):
         self._load_frozen = load_frozen
 
     def save(self, sess: tf.Session, save_path: str, global_step: Any = None, **unused: Any) -> str:
-        """Writes a checkpoint, notes it as the newest, and removes what is older than the newest five.
+        """Write a checkpoint, record it as the newest, and keep the newest five.
 
-        The oldest goes first: at no time are there more than five.
+        The oldest is removed first: there are never more than five.
         """
         folder = folder_of(save_path)
-        kept = [prefix for prefix in _noted(folder) if not prefix.endswith(f"-{global_step}")]
+        kept = [prefix for prefix in _recorded(folder) if not prefix.endswith(f"-{global_step}")]
         surplus, kept = kept[: 1 - KEPT], kept[1 - KEPT :]
         for prefix in surplus:
             remove(prefix)
@@ -191,7 +190,7 @@ class RunSaver(tf.train.Saver):
         saved = super().save(sess, save_path, **options)
         names = [os.path.basename(prefix) for prefix in kept + [saved]]
         if not os.path.isabs(folder):
-            # TensorFlow takes names for relative to the folder only where that is absolute.
+            # TensorFlow treats names as relative to the folder only if that is absolute.
             names = [os.path.join(folder, name) for name in names]
         tf.train.update_checkpoint_state(folder, names[-1], names)
         for name in tf.gfile.ListDirectory(folder):
@@ -200,20 +199,20 @@ class RunSaver(tf.train.Saver):
         return saved
 
     def restore(self, sess: tf.Session, save_path: str) -> None:
-        """Takes up a checkpoint: its variables, its slots, and the frozen base."""
+        """Restore a checkpoint: its variables, its slots, and the frozen base."""
         self._load_frozen(sess)
         super().restore(sess, save_path)
         self._slot_saver.restore(sess, optimizer_prefix(save_path))
 
 
-def _noted(folder: str) -> List[str]:
-    """The checkpoints that a folder's note names, oldest first."""
+def _recorded(folder: str) -> List[str]:
+    """Return the checkpoints that the state file names, oldest first."""
     state = tf.train.get_checkpoint_state(folder)
     return list(state.all_model_checkpoint_paths) if state else []
 
 
 def remove(prefix: str) -> None:
-    """Removes a checkpoint's files, the index first: without it no file is taken for a checkpoint."""
+    """Remove a checkpoint's files, the index first: without it, the others are not a checkpoint."""
     folder, name = folder_of(prefix), os.path.basename(prefix)
     found = [each for each in tf.gfile.ListDirectory(folder) if FILE_ENDING.sub("", each) == name != each]
     for each in sorted(found, key=lambda each: not each.endswith(".index")):
@@ -221,22 +220,19 @@ def remove(prefix: str) -> None:
 
 
 def remove_leftovers(folder: str) -> None:
-    """Removes what a killed training left half-written in its folder.
-
-    That is what has a temporary name, and checkpoints behind the one that is noted as the newest.
-    """
+    """Remove what a killed training left behind: temporary files, and checkpoints after the newest recorded one."""
     latest = find_latest(folder)
     newest = _step_in(os.path.basename(latest)) if latest else None
     for name in tf.gfile.ListDirectory(folder):
         step = _step_in(name)
         orphaned = newest is not None and step is not None and step > newest
         if _TEMPORARY.search(name) or orphaned:
-            tf.logging.info("Removing %s, which a killed run has left.", os.path.join(folder, name))
+            tf.logging.info("Removing %s, left behind by a killed run.", os.path.join(folder, name))
             path = os.path.join(folder, name)
             tf.gfile.DeleteRecursively(path) if tf.gfile.IsDirectory(path) else tf.gfile.Remove(path)
 
 
 def _step_in(name: str) -> Optional[int]:
-    """The step in the name of a checkpoint's file; None where it is no such name."""
+    """Return the step in the name of a checkpoint's file, or None."""
     match = _OWN_FILE.match(FILE_ENDING.sub("", name))
     return int(match.group(1)) if match else None

@@ -7,10 +7,6 @@ import json
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -27,8 +23,11 @@ from adapter_bert.weights import checkpoints, loading, packs
 from adapter_bert.weights.assigner import WeightAssigner
 from adapter_bert.weights.run_folder import RunFolder
 from adapter_layers import AdapterConfig
-from tests.helpers import ROOT, TINY, VOCABULARY, base_flags, read_results, tiny_config, write_bert
+from tests.helpers import TINY, VOCABULARY, base_flags, read_results, tiny_config, write_bert
+from tests.kill import ForkServer
 from tests.runs.helpers import error_of, pack_of, run
+
+pytestmark = pytest.mark.smoke
 
 ADAPTERS = AdapterConfig(size=4)
 
@@ -99,22 +98,12 @@ def found_step(folder: str):
     return source.step
 
 
-def serve_savers(folder: str) -> None:
-    """For each step on the input, forks a process that saves from there on until it is killed.
-
-    TensorFlow takes seconds to import: this process has done that. It prints each child, and then how it ended.
-    """
-    for line in sys.stdin:
-        ready, tell = os.pipe()  # its buffer holds more than a child can write in its time
-        child = os.fork()
-        if not child:
-            with opened_saver(folder) as save:
-                for step in range(int(line) + 1, 10**6):
-                    save(step)
-                    os.write(tell, b"1")  # the first save is slow, and is not killed
-        os.read(ready, 1)
-        print(child, flush=True)
-        print(-os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
+def save_forever(tell, folder: str, start: int) -> None:
+    """Save checkpoints until killed, from the step after `start`. The first save is slow, and is not killed."""
+    with opened_saver(folder) as save:
+        for step in range(start + 1, 10**6):
+            save(step)
+            tell()
 
 
 class TestWhatATrainingLeaves:
@@ -282,22 +271,11 @@ class TestInterrupted:
     def test_a_save_that_is_killed_leaves_the_old_state_or_the_new(self, tmp_path):
         """By SIGKILL, at ten random moments, from within TensorFlow's own writing too."""
         folder, generator = new_run(tmp_path), random.Random(4)
-        environment = dict(os.environ, PYTHONPATH=ROOT)
-        command = [sys.executable, os.path.abspath(__file__), folder]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as savers:
-            reached = []
+        with ForkServer(__name__) as server:
             for _ in range(10):
                 before = found_step(folder) or 0
-                savers.stdin.write(f"{before}\n")
-                savers.stdin.flush()
-                child = int(savers.stdout.readline())
-                time.sleep(generator.uniform(0.0, 0.05))
-                os.kill(child, signal.SIGKILL)
-                assert savers.stdout.readline() == f"{-signal.SIGKILL}\n", "a saver has ended by itself"
-                reached.append(found_step(folder))
-                assert reached[-1] > before, "a state that was there is gone"
-            savers.stdin.close()
+                server.kill("save_forever", folder, before, seconds=generator.uniform(0.0, 0.05))
+                assert found_step(folder) > before, "a state that was there is gone"
 
     def test_what_a_killed_run_left_half_written_is_removed(self, given):
         run(given, do_train=True)
@@ -569,7 +547,3 @@ class TestRefusals:
 
     def test_no_pack_at_all(self, given, tmp_path):
         assert "There is no adapter pack" in error_of(given, do_eval=True, adapter_pack=str(tmp_path / "none"))
-
-
-if __name__ == "__main__":
-    serve_savers(sys.argv[1])

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
-import subprocess
-import time
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.helpers import base_flags, command_line, read_results, run_command
+from tests.kill import Program
+
+pytestmark = pytest.mark.smoke
 
 STEPS = 400
 EPOCHS = 50  # of 64 examples in batches of 8
@@ -34,17 +34,8 @@ def flags(tiny_bert, cola_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def killed_run(flags):
     """Starts the training and kills it without warning once a checkpoint is there; returns that step."""
-    process = subprocess.Popen(
-        command_line(dict(flags, do_train=True, do_eval=True)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.time() + 300
-    while time.time() < deadline and process.poll() is None:
-        latest = tf.train.latest_checkpoint(flags["output_dir"])
-        if latest and not latest.endswith("-0"):
-            process.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.02)
-    assert process.wait() == -signal.SIGKILL, "the training ended before it could be killed"
+    program = Program(command_line(dict(flags, do_train=True, do_eval=True)))
+    program.wait_until(lambda: tf.train.latest_checkpoint(flags["output_dir"]) is not None).kill()
     return int(tf.train.latest_checkpoint(flags["output_dir"]).split("-")[-1])
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -36,6 +34,10 @@ from tests.helpers import (
     write_bert,
     write_squad,
 )
+from tests.kill import Program
+from tests.runs.helpers import read_json
+
+pytestmark = pytest.mark.smoke
 
 SCRIPT = "run_squad.py"
 JSON_FILE = "results.json"
@@ -81,11 +83,6 @@ def test_every_flag_of_the_original_is_there_with_its_default():
     defaults = {field.name: field.default for field in dataclasses.fields(run_squad.SquadSettings)}
     assert {name: defaults.get(name, "missing") for name in ORIGINAL_FLAGS} == ORIGINAL_FLAGS
     assert "data_dir" not in defaults, "a flag of the other entry point"
-
-
-def read_json(*parts: str):
-    with open(os.path.join(*parts)) as file:
-        return json.load(file)
 
 
 @pytest.fixture(scope="module")
@@ -146,10 +143,10 @@ def test_an_old_command_line_trains_answers_and_is_scored(trained, data):
 def test_the_n_best_list_has_the_form_of_the_original(trained):
     folder = trained[0]["output_dir"]
     predictions = read_json(folder, "predictions.json")
-    for name, entries in read_json(folder, "nbest_predictions.json").items():
-        assert [sorted(entry) for entry in entries] == [["end_logit", "probability", "start_logit", "text"]] * len(
-            entries
-        )
+    n_best = read_json(folder, "nbest_predictions.json")
+    assert list(n_best) == list(predictions) and len(n_best) == 30
+    for name, entries in n_best.items():
+        assert {tuple(sorted(entry)) for entry in entries} == {("end_logit", "probability", "start_logit", "text")}
         assert 1 <= len(entries) <= 20 and entries[0]["text"] == predictions[name]
         assert sum(entry["probability"] for entry in entries) == pytest.approx(1.0)
 
@@ -196,16 +193,8 @@ def test_the_output_folder_alone_answers_again(trained, data, tmp_path):
 def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(trained, tmp_path):
     flags, _ = trained
     killed = dict(flags, output_dir=str(tmp_path / "killed"), save_checkpoints_steps=10)
-    process = subprocess.Popen(
-        command_line(dict(killed, do_train=True), SCRIPT), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.time() + 300
-    while time.time() < deadline and process.poll() is None:
-        if tf.train.latest_checkpoint(killed["output_dir"]):
-            process.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.02)
-    assert process.wait() == -signal.SIGKILL, "the training ended before it could be killed"
+    program = Program(command_line(dict(killed, do_train=True), SCRIPT))
+    program.wait_until(lambda: tf.train.latest_checkpoint(killed["output_dir"]) is not None).kill()
     run_task(**killed, do_train=True, do_predict=True)
     packs = [os.path.join(folder, "adapter_pack.safetensors") for folder in (killed["output_dir"], flags["output_dir"])]
     with safe_open(packs[0], "np") as one, safe_open(packs[1], "np") as other:
@@ -254,6 +243,7 @@ def test_predicting_with_the_fitted_threshold_gives_the_score_that_was_promised(
     run_task(**flags, do_eval=True, null_score_diff_threshold=promised["eval_best_f1_thresh"])
     scores = read_results(flags["output_dir"])
     predictions, odds = (read_json(flags["output_dir"], name) for name in ("predictions.json", "null_odds.json"))
+    assert odds and list(odds) == list(predictions)
     # A comma as the answer to a question that has none: the official score takes it for none, what is promised for a
     # threshold does not count on that.
     paragraphs = [p for article in read_json(flags["predict_file"])["data"] for p in article["paragraphs"]]

@@ -7,6 +7,7 @@ from typing import List
 import pytest
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.common.progress import format_seconds
 from adapter_bert.common.signals import StopRequest
 from adapter_bert.evaluation.history import History
 from adapter_bert.training.hooks import CheckpointHook, EvaluationHook, ProgressHook
@@ -129,3 +130,8 @@ def test_an_evaluator_can_stop_the_training():
 
     train(make_hooks)
     assert saver.steps == [2] and [step for step, _, _ in evaluator.seen] == [2]
+
+
+@pytest.mark.parametrize("seconds, text", [(3.4, "0:03"), (75, "1:15"), (3723, "1:02:03")])
+def test_the_time_left_is_shown_as_on_a_clock(seconds, text):
+    assert format_seconds(seconds) == text

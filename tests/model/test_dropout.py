@@ -1,0 +1,50 @@
+"""Dropout masks are a function of seed, step and place in the network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import modeling
+
+
+def masks(seed=1, step=0, rate=0.3, shape=(50, 40), count_steps=True) -> list:
+    """Return the outputs of two dropout layers for ones, in a first and a second run of the graph."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(seed)
+        if count_steps:
+            tf.train.create_global_step()
+        ones = tf.ones(shape)
+        outputs = []
+        for place in ("layer_0", "layer_1"):
+            with tf.variable_scope(place):
+                outputs.append(modeling.dropout(ones, rate))
+        session.run(tf.global_variables_initializer())
+        if count_steps:
+            session.run(tf.train.get_global_step().assign(step))
+        return session.run(outputs) + session.run(outputs)
+
+
+def test_the_same_step_has_the_same_mask_in_another_process():
+    first, second, again, _ = masks()
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(first, masks()[0])
+    assert not np.array_equal(first, second), "another layer has another mask"
+
+
+@pytest.mark.parametrize("changes", [{"step": 1}, {"seed": 2}])
+def test_another_step_or_seed_has_an_independent_mask(changes):
+    agreement = np.mean((masks()[0] == 0) == (masks(**changes)[0] == 0))
+    assert agreement == pytest.approx(0.3**2 + 0.7**2, abs=0.05)
+
+
+def test_values_are_dropped_at_the_rate_and_the_others_scaled():
+    values = masks(shape=(400, 100))[0]
+    assert np.mean(values == 0) == pytest.approx(0.3, abs=0.01)
+    np.testing.assert_allclose(values[values != 0], 1 / 0.7, rtol=1e-6)
+
+
+def test_without_a_step_counter_every_run_has_another_mask():
+    first, _, again, _ = masks(count_steps=False)
+    assert not np.array_equal(first, again)
