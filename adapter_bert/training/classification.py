@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, cast
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -38,7 +38,7 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
       The results of the dev split if it was evaluated.
     """
     with files.user_errors():
-        folder = RunFolder(settings.output_dir)
+        folder = RunFolder(settings.output_dir or "")
         data = load_data(settings)
         settings = dataclasses.replace(settings, task_name=data.task.name)
         bert = PretrainedBert.load(settings)
@@ -66,11 +66,12 @@ def load_data(settings: ClassifierSettings) -> TaskData:
         data = _load_custom_data(settings, requested)
     else:
         task = settings.known_task()
-        splits = [name for name, is_requested in requested.items() if is_requested]
-        data = TaskData(task, {name: tasks.StreamedSplit(task, settings.data_dir, name) for name in splits})
+        names = [name for name, is_requested in requested.items() if is_requested]
+        splits: Dict[str, Any] = {name: tasks.StreamedSplit(task, settings.data_dir or "", name) for name in names}
+        data = TaskData(task, splits)
     if settings.primary_metric:
-        names = metrics.with_primary(settings.primary_metric, data.task)
-        data = dataclasses.replace(data, task=dataclasses.replace(data.task, metrics=names))
+        task = dataclasses.replace(data.task, metrics=metrics.with_primary(settings.primary_metric, data.task))
+        data = dataclasses.replace(data, task=task)
     return data
 
 
@@ -84,10 +85,10 @@ def _load_custom_data(settings: ClassifierSettings, requested: Dict[str, bool]) 
     # Needed even without training: the rest must be what was trained on, or training rows would be evaluated.
     requested["train"] |= bool(settings.do_eval and settings.train_file and custom_data.splits_off_dev)
     splits = [name for name, is_requested in requested.items() if is_requested]
-    labels = RunFolder(settings.output_dir).labels(settings)
-    data = TaskData(*custom.read(settings.task_name, custom_data, splits, labels))
+    labels = RunFolder(settings.output_dir or "").labels(settings)
+    data = TaskData(*custom.read(settings.task_name or "", custom_data, splits, labels))
     name = glue_submission.file_name(data.task)
-    path = os.path.join(settings.output_dir, name)
+    path = os.path.join(settings.output_dir or "", name)
     given = [os.path.realpath(path) for path in (settings.train_file, settings.dev_file, settings.test_file) if path]
     if name == TEST_RESULTS_FILE or os.path.realpath(path) in given:
         raise errors.UserError(
@@ -106,7 +107,7 @@ def make_head(settings: ClassifierSettings, data: TaskData) -> LabelHead:
     return RegressionHead() if data.task.is_regression else ClassificationHead(len(labels), weights)
 
 
-def make_features(trainer: Trainer, data: TaskData) -> Features:
+def make_features(trainer: Trainer[ClassifierSettings], data: TaskData) -> Features:
     """Return the TFRecord files of each split, from the cache of features if they are there."""
     settings = trainer.settings
     store = FeatureStore(settings.feature_folders, trainer.bert.tokenizer, settings.tokenizer_key)
@@ -128,17 +129,17 @@ def make_scorer(head: LabelHead, task: tasks.Task) -> Scorer:
     return functools.partial(score_rows, names, head)
 
 
-def evaluate(trainer: Trainer, data: TaskData, dev_files: Sequence[str]) -> EvalResults:
+def evaluate(trainer: Trainer[ClassifierSettings], data: TaskData, dev_files: Sequence[str]) -> EvalResults:
     """Score the dev split; write `eval_results.txt` and `results.json`."""
     rows = list(trainer.predict(dev_files, trainer.settings.eval_batch_size))
-    scores = make_scorer(trainer.spec.head, data.task)(rows)
+    scores = make_scorer(cast(LabelHead, trainer.spec.head), data.task)(rows)
     majority = metrics.majority_class_score(list(scores.metrics), np.array([row["label_ids"] for row in rows]))
     results = reporting.make_results(trainer, scores, majority, data.sizes(), rows)
     reporting.report(trainer, scores, results)
     return results
 
 
-def predict(trainer: Trainer, data: TaskData, test_files: Sequence[str]) -> None:
+def predict(trainer: Trainer[ClassifierSettings], data: TaskData, test_files: Sequence[str]) -> None:
     """Predict the test split.
 
     Write `test_results.tsv`, one line of class probabilities (or the predicted number) for each example, and the
@@ -154,5 +155,6 @@ def predict(trainer: Trainer, data: TaskData, test_files: Sequence[str]) -> None
     problem = glue_submission.mismatch(task, len(rows))
     if problem:
         tf.logging.warning("%s.", problem)
-    submission = glue_submission.write(task, [trainer.spec.head.decode(row) for row in rows], folder.path)
+    head = cast(LabelHead, trainer.spec.head)
+    submission = glue_submission.write(task, [head.decode(row) for row in rows], folder.path)
     tf.logging.info("***** Predictions for %d examples: %s, %s *****", len(rows), path, submission)

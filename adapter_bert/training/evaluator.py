@@ -95,7 +95,7 @@ class Evaluator:
             self._best = self._history.at(step)
         tf.logging.info("Dev set at step %d: %s%s", step, scores, "  (best so far)" if is_best else "")
         self._write_summary(step, scores)
-        if self.should_stop:
+        if self.should_stop and self._best:
             primary = next(iter(scores.metrics))
             tf.logging.info(
                 "Stopping early: %s has not risen above %.4f (step %d) in %d evaluations.",

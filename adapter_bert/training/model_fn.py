@@ -88,6 +88,10 @@ class TrainingPlan:
     use_xla: Optional[bool] = None
 
 
+# For evaluation and prediction.
+NO_TRAINING = TrainingPlan(Schedule(0.0, 0, 0))
+
+
 class ModelFn:
     """The `model_fn` of a TPUEstimator."""
 
@@ -95,7 +99,7 @@ class ModelFn:
         self,
         spec: ModelSpec,
         weights: Optional[Weights] = None,
-        plan: Optional[TrainingPlan] = None,
+        plan: TrainingPlan = NO_TRAINING,
         device: Device = CPU_OR_GPU,
         init_checkpoint: Optional[str] = None,
     ) -> None:
@@ -130,7 +134,7 @@ class ModelFn:
     def forward(self, features: Features, is_training: bool) -> HeadOutput:
         """Build the network for a batch."""
         build = functools.partial(self._network, is_training=is_training)
-        return batch_splitting.run_in_two(build, features) if self._device.splits_batches else build(features)
+        return batch_splitting.run_in_two(build, dict(features)) if self._device.splits_batches else build(features)
 
     def _network(self, features: Features, is_training: bool) -> HeadOutput:
         model = modeling.BertModel(
@@ -240,7 +244,8 @@ def notebook_model_fn(
     if adapter_pack:
         weights = loading.resolve(spec, WeightRequest(init_checkpoint, adapter_pack), loading.TRAIN)
         adapter = adapter_layers.get_adapter(adapter_fn)
-        is_known = isinstance(adapter, adapter_layers.AdapterConfig)
-        packs.check_adapter(weights.pack, adapter_pack, adapter if is_known else None)
-    plan = TrainingPlan(Schedule(learning_rate, num_train_steps, num_warmup_steps))
+        if weights and weights.pack:
+            known = adapter if isinstance(adapter, adapter_layers.AdapterConfig) else None
+            packs.check_adapter(weights.pack, adapter_pack, known)
+    plan = TrainingPlan(Schedule(learning_rate, num_train_steps or 0, num_warmup_steps or 0))
     return ModelFn(spec, weights, plan, Device(use_tpu=use_tpu), init_checkpoint)

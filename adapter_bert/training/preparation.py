@@ -50,7 +50,7 @@ def check_weights(
 
 def _check_pack(pack: packs.Pack, path: str, settings: Settings, bert: PretrainedBert, record: RunRecord) -> None:
     """Check that a pack computes the same here as where it was trained."""
-    packs.check_architecture(pack, path, bert.config.to_dict(), settings.bert_config_file)
+    packs.check_architecture(pack, path, bert.config.to_dict(), settings.bert_config_file or "")
     packs.check_adapter(pack, path, settings.adapter)
     if pack.config.tokenizer != bert.tokenizer_description:
         raise errors.UserError(
@@ -87,7 +87,7 @@ def describe_pack(settings: Settings, spec: ModelSpec, bert: PretrainedBert, rec
     """Describe the packs of a run, apart from what changes while it trains."""
     fingerprints: Dict[str, Any] = dict(record.fingerprints)
     return packs.PackConfig(
-        task=settings.task_name,
+        task=settings.task_name or "",
         architecture=bert.config.to_dict(),
         tuning_mode=settings.tuning_mode,
         head=spec.head.kind,

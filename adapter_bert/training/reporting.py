@@ -29,7 +29,7 @@ def make_results(
     """
     spec, record, weights = trainer.spec, trainer.record, trainer.weights
     return EvalResults(
-        task=trainer.settings.task_name,
+        task=trainer.settings.task_name or "",
         primary_metric=next(iter(scores.metrics)),
         metrics=dict(scores.metrics),
         details=dict(scores.details),

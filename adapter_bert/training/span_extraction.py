@@ -34,7 +34,7 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
       The results of the dev file if it has answers to compare with.
     """
     with files.user_errors():
-        folder = RunFolder(settings.output_dir)
+        folder = RunFolder(settings.output_dir or "")
         settings = use_recorded_name(settings, folder)
         data = load_data(settings)
         bert = PretrainedBert.load(settings)
@@ -45,9 +45,9 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
     decoder = AnswerDecoder(data.dev, bert.tokenizer, settings.lengths, settings.rules) if data.dev else None
     results = None
     if settings.do_train:
-        dev = DevSet(features["eval"], decoder.score) if settings.evaluates_in_training else None
+        dev = DevSet(features["eval"], decoder.score) if decoder and settings.evaluates_in_training else None
         trainer.train(features["train"], dev)
-    if settings.answers:
+    if decoder:
         results = answer(trainer, data, features["predict"], decoder)
     tf.logging.info("***** Done: weights %s, results in %s *****", trainer.weights.path, folder.path)
     return results
@@ -70,7 +70,7 @@ def load_data(settings: SquadSettings) -> SquadData:
     """Read the requested files."""
     train = dev = None
     if settings.do_train:
-        whole = squad.read(settings.train_file)
+        whole = squad.read(settings.train_file or "")
         squad.check_version(whole, settings.version_2_with_negative)
         train = squad.for_training(whole)
         if settings.verbose_logging:
@@ -79,7 +79,7 @@ def load_data(settings: SquadSettings) -> SquadData:
                 if question.id not in kept:
                     tf.logging.info("Not used for training: %s", question.id)
     if settings.answers:
-        dev = squad.read(settings.predict_file)
+        dev = squad.read(settings.predict_file or "")
         squad.check_version(dev, settings.version_2_with_negative)
         if settings.do_eval and not dev.has_answers:
             raise errors.UserError(
@@ -90,7 +90,7 @@ def load_data(settings: SquadSettings) -> SquadData:
     return data
 
 
-def make_features(trainer: Trainer, data: SquadData) -> Features:
+def make_features(trainer: Trainer[SquadSettings], data: SquadData) -> Features:
     """Return the TFRecord files of `train`, and of the dev file for `eval` (during training) and `predict`."""
     settings, device = trainer.settings, trainer.settings.device
     store = FeatureStore(settings.feature_folders, trainer.bert.tokenizer, settings.tokenizer_key)
@@ -106,7 +106,9 @@ def make_features(trainer: Trainer, data: SquadData) -> Features:
     return features
 
 
-def answer(trainer: Trainer, data: SquadData, dev_files: List[str], decoder: AnswerDecoder) -> Optional[EvalResults]:
+def answer(
+    trainer: Trainer[SquadSettings], data: SquadData, dev_files: List[str], decoder: AnswerDecoder
+) -> Optional[EvalResults]:
     """Answer the dev file, and score the answers if the right ones are known.
 
     Write `predictions.json`, `nbest_predictions.json` and, for SQuAD 2.0, `null_odds.json`; with scores also
@@ -119,7 +121,7 @@ def answer(trainer: Trainer, data: SquadData, dev_files: List[str], decoder: Ans
     tf.logging.info("***** Answers to %d questions: %s *****", len(answers), ", ".join(paths))
     if not any(answer.text for answer in answers.values()):
         tf.logging.warning("No question was answered.")
-    if not data.dev.has_answers:
+    if data.dev and not data.dev.has_answers:
         old = folder.result_files()
         if old:
             tf.logging.warning("%s in %s belong to earlier answers.", " and ".join(old), folder.path)
@@ -132,7 +134,7 @@ def answer(trainer: Trainer, data: SquadData, dev_files: List[str], decoder: Ans
     return results
 
 
-def _log_fitted_threshold(trainer: Trainer) -> None:
+def _log_fitted_threshold(trainer: Trainer[SquadSettings]) -> None:
     """Log the threshold that the training fitted, because none can be fitted to a file without answers."""
     settings, pack = trainer.settings, trainer.weights.pack
     fitted = pack.config.metrics.get("best_f1_thresh") if pack else None

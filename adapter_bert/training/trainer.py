@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import uuid
-from typing import Any, Iterator, List, Mapping, Optional
+from typing import Any, Generic, Iterator, List, Mapping, NamedTuple, Optional, TypeVar
 
 import tensorflow.compat.v1 as tf
 
@@ -20,11 +20,10 @@ from adapter_bert.model.spec import ModelSpec
 from adapter_bert.pipeline import feature_store
 from adapter_bert.pipeline.tfrecords import Files
 from adapter_bert.settings.groups import Settings
-from adapter_bert.training import evaluator as evaluation
 from adapter_bert.training import hooks, inputs, preparation
-from adapter_bert.training.evaluator import EvaluationPlan, Evaluator
+from adapter_bert.training.evaluator import EvaluationPlan, Evaluator, epoch_ends, multiples
 from adapter_bert.training.failures import translate_failures
-from adapter_bert.training.model_fn import ModelFn, TrainingPlan, TrainingTensors
+from adapter_bert.training.model_fn import NO_TRAINING, ModelFn, TrainingPlan, TrainingTensors
 from adapter_bert.weights import loading
 from adapter_bert.weights.best_pack import BestPack
 from adapter_bert.weights.loading import WeightRequest, Weights
@@ -45,7 +44,17 @@ class DevSet:
     score: Scorer
 
 
-class Trainer:
+class DevEvaluation(NamedTuple):
+    """A dev set with the evaluator that scores it."""
+
+    dev: DevSet
+    evaluator: Evaluator
+
+
+SettingsType = TypeVar("SettingsType", bound=Settings)
+
+
+class Trainer(Generic[SettingsType]):
     """One run: a model with its settings and its output folder.
 
     Attributes:
@@ -54,12 +63,11 @@ class Trainer:
       folder: the output folder.
       record: settings, fingerprints and seed of the run.
       bert: config and tokenizer.
-      weights: the weights that `predict` uses: after training the run's pack, otherwise those to be evaluated.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        settings: SettingsType,
         bert: PretrainedBert,
         head: Head,
         folder: RunFolder,
@@ -91,16 +99,24 @@ class Trainer:
             settings.device.uses_one_hot_embeddings,
         )
         record = folder.check_same_run(settings, fingerprints)
-        self.weights = self._resolve(loading.TRAIN if settings.do_train else loading.EVALUATE)
-        preparation.check_weights(self.weights, settings, bert, record, folder)
+        self._weights = self._resolve(loading.TRAIN if settings.do_train else loading.EVALUATE)
+        preparation.check_weights(self._weights, settings, bert, record, folder)
         self._num_train_examples = num_train_examples
-        self._schedule = preparation.make_schedule(settings, num_train_examples) if settings.do_train else None
+        self._schedule = NO_TRAINING.schedule
+        if settings.do_train:
+            self._schedule = preparation.make_schedule(settings, num_train_examples)
         estimators.tpu_cluster(settings.device)
         is_continued = folder.latest_checkpoint() is not None
-        base_fingerprints = preparation.base_fingerprints(self.spec, self.weights, record, is_continued)
+        base_fingerprints = preparation.base_fingerprints(self.spec, self._weights, record, is_continued)
         self.record = folder.claim(record, base_fingerprints)
         description = preparation.describe_pack(settings, self.spec, bert, self.record)
         self._best_pack = BestPack(folder, description, self.spec.trained_names)
+
+    @property
+    def weights(self) -> Weights:
+        """The weights that `predict` uses: after training the run's pack, otherwise those to be evaluated."""
+        assert self._weights is not None, "a training from random weights has not started yet"
+        return self._weights
 
     def _resolve(self, purpose: str, base: Optional[loading.WeightFile] = None) -> Optional[Weights]:
         settings = self.settings
@@ -109,7 +125,9 @@ class Trainer:
 
     def _own_weights(self, purpose: str) -> Weights:
         """Return weights that this run has written; the base is not read again."""
-        return self._resolve(purpose, self.weights.files[0] if self.weights else None)
+        weights = self._resolve(purpose, self._weights.files[0] if self._weights else None)
+        assert weights is not None
+        return weights
 
     # ---------------------------------------------------------------------------------------------- training
 
@@ -124,11 +142,11 @@ class Trainer:
         for line in parameters.parameter_table(self.spec.shapes, self.spec.trained_names):
             tf.logging.info(line)
         history = self.folder.history()
-        evaluator = self._make_evaluator(dev, history, start) if dev else None
-        if evaluator:
+        evaluation = DevEvaluation(dev, self._make_evaluator(dev, history, start)) if dev else None
+        if evaluation:
             # The run may have been killed between a checkpoint and its evaluation.
-            self._evaluate_newest(evaluator, dev, start)
-        if evaluator and evaluator.should_stop:
+            self._evaluate_newest(evaluation, start)
+        if evaluation and evaluation.evaluator.should_stop:
             tf.logging.info("The training stopped early at step %d; nothing is left to do.", start)
         else:
             tf.logging.info(
@@ -139,42 +157,41 @@ class Trainer:
                 self.record.seed,
             )
             if settings.device.supports_hooks:
-                self._train_to(total, record_files, history, dev, evaluator)
+                self._train_to(total, record_files, history, evaluation)
             else:
-                self._train_in_pieces(record_files, history, dev, evaluator)
+                self._train_in_pieces(record_files, history, evaluation)
             history.write()
             self._best_pack.save_last()
-        self.weights = self._own_weights(loading.USE_TRAINED)
+        self._weights = self._own_weights(loading.USE_TRAINED)
 
     def _make_evaluator(self, dev: DevSet, history: History, start: int) -> Evaluator:
         settings, total = self.settings, self._schedule.num_train_steps
         if settings.eval_every_steps:
-            due = evaluation.multiples(settings.eval_every_steps, total)
+            due = multiples(settings.eval_every_steps, total)
         else:
-            due = evaluation.epoch_ends(self._num_train_examples, settings.train_batch_size, total)
+            due = epoch_ends(self._num_train_examples, settings.train_batch_size, total)
         summaries = self.folder.file(EVAL_SUMMARIES)
         plan = EvaluationPlan(dev.score, due, settings.early_stopping_patience, summaries)
         saved = self._best_pack.saved()
         return Evaluator(plan, history, self._best_pack.save, start, saved.step if saved else None)
 
-    def _evaluate_newest(self, evaluator: Evaluator, dev: DevSet, step: int) -> None:
+    def _evaluate_newest(self, evaluation: DevEvaluation, step: int) -> None:
         """Evaluate the newest checkpoint, which is of this step, if that is due."""
-        if evaluator.is_due(step):
+        if evaluation.evaluator.is_due(step):
             newest = self._own_weights(loading.TRAIN)
-            rows = list(self._predict(dev.record_files, self.settings.eval_batch_size, newest))
-            evaluator.evaluate(step, rows, newest.path)
+            rows = list(self._predict(evaluation.dev.record_files, self.settings.eval_batch_size, newest))
+            evaluation.evaluator.evaluate(step, rows, newest.path)
 
-    def _train_in_pieces(
-        self, record_files: Files, history: History, dev: Optional[DevSet], evaluator: Optional[Evaluator]
-    ) -> None:
+    def _train_in_pieces(self, record_files: Files, history: History, evaluation: Optional[DevEvaluation]) -> None:
         """Train with interruptions for evaluation: the graph of a TPU has no place for a second model."""
-        for step in sorted(evaluator.plan.due_steps if evaluator else [self._schedule.num_train_steps]):
+        total = self._schedule.num_train_steps
+        for step in sorted(evaluation.evaluator.plan.due_steps if evaluation else [total]):
             if step <= self.folder.latest_step():
                 continue
-            self._train_to(step, record_files, history, None, None)
-            if evaluator:
-                self._evaluate_newest(evaluator, dev, step)
-                if evaluator.should_stop:
+            self._train_to(step, record_files, history, None)
+            if evaluation:
+                self._evaluate_newest(evaluation, step)
+                if evaluation.evaluator.should_stop:
                     return
 
     def _train_to(
@@ -182,16 +199,15 @@ class Trainer:
         step: int,
         record_files: Files,
         history: History,
-        dev: Optional[DevSet],
-        evaluator: Optional[Evaluator],
+        evaluation: Optional[DevEvaluation],
     ) -> None:
-        """Train up to a step, and evaluate in the same session if there is an evaluator."""
+        """Train up to a step, and evaluate in the same session if requested."""
         settings = self.settings
         progress: List[hooks.ProgressHook] = []
         # On a TPU no hook would see the request: signals end the process at once.
         with signals.deferred(settings.device.supports_hooks) as stop:
-            make_hooks = functools.partial(self._make_hooks, progress, history, stop, dev, evaluator)
-            estimator = self._training_estimator(make_hooks, dev)
+            make_hooks = functools.partial(self._make_hooks, progress, history, stop, evaluation)
+            estimator = self._training_estimator(make_hooks, evaluation.dev if evaluation else None)
             input_fn = inputs.training_input_fn(
                 record_files,
                 settings,
@@ -219,8 +235,7 @@ class Trainer:
         progress: List[hooks.ProgressHook],
         history: History,
         stop: signals.StopRequest,
-        dev: Optional[DevSet],
-        evaluator: Optional[Evaluator],
+        evaluation: Optional[DevEvaluation],
         tensors: TrainingTensors,
     ) -> List[tf.train.SessionRunHook]:
         settings = self.settings
@@ -229,9 +244,9 @@ class Trainer:
         # After the progress hook, which does not count the time that the others take.
         saving = hooks.CheckpointHook(tensors.saver, self.folder.path, settings.save_checkpoints_steps)
         made: List[tf.train.SessionRunHook] = [progress[-1], saving]
-        if evaluator:
-            num_examples = feature_store.num_records(dev.record_files)
-            made.append(hooks.EvaluationHook(tensors, evaluator, saving, num_examples))
+        if evaluation:
+            num_examples = feature_store.num_records(evaluation.dev.record_files)
+            made.append(hooks.EvaluationHook(tensors, evaluation.evaluator, saving, num_examples))
         return made
 
     def _training_estimator(self, make_hooks: Any, dev: Optional[DevSet]) -> estimators.TPUEstimator:
@@ -256,7 +271,7 @@ class Trainer:
         # About fifty points on TensorBoard's curves, or one every 100 steps.
         summary_steps = max(1, min(100, steps // 50))
         config = self._run_config(self.folder.path, summary_steps)
-        model_fn = ModelFn(self.spec, self.weights, plan, settings.device)
+        model_fn = ModelFn(self.spec, self._weights, plan, settings.device)
         return estimators.make_estimator(model_fn, settings.device, config, settings.train_batch_size, 8)
 
     def _run_config(self, model_dir: str, summary_steps: int) -> Any:

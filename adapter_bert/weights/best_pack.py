@@ -40,7 +40,7 @@ class BestPack:
     def save_last(self) -> None:
         """At the end of a training, save the newest weights, unless the pack was selected by its score."""
         latest, saved = self.folder.latest_checkpoint(), self.saved()
-        if saved is None or (not saved.metrics and saved.step != checkpoints.read_step(latest)):
+        if latest and (saved is None or (not saved.metrics and saved.step != checkpoints.read_step(latest))):
             self.save(latest)
 
     def add_scores(self, scores: Scores) -> None:

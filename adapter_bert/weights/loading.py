@@ -201,7 +201,7 @@ class _Resolver:
         if folder is None:
             return self._from_request(purpose == TRAIN)
         named = request.adapter_pack or request.init_checkpoint
-        names_own = bool(named) and folder.contains(named)
+        names_own = named is not None and folder.contains(named)
         if purpose == EVALUATE and names_own:
             return self._from_request(for_training=False)
         if purpose == EVALUATE and request.adapter_pack and folder.holds_run():
@@ -219,9 +219,10 @@ class _Resolver:
                 "Initial values: %d variables from %s, %d random", len(weights.names), weights, len(weights.fresh)
             )
             return weights
-        return self._at_random(purpose, folder)
+        self._check_random_start(purpose, folder)
+        return None
 
-    def _at_random(self, purpose: str, folder: RunFolder) -> None:
+    def _check_random_start(self, purpose: str, folder: RunFolder) -> None:
         if purpose != TRAIN:
             raise errors.UserError(
                 f"There is nothing to evaluate: {folder.path} contains no checkpoint, and --init_checkpoint is not "
@@ -288,7 +289,7 @@ class _Resolver:
 
     def _from_request(self, for_training: bool) -> Weights:
         """Use the named files. BERT must be complete; adapters and head of a plain BERT start at random."""
-        files = self._find_files(self._request.init_checkpoint, self._request.adapter_pack)
+        files = self._find_files(self._request.init_checkpoint or "", self._request.adapter_pack)
         top, found = files[-1], _merged_shapes(files)
         if top.pack:
             packs.check_architecture(top.pack, top.path, self._spec.config.to_dict(), "this model")

@@ -33,7 +33,7 @@ class PretrainedBert:
         Raises:
           errors.UserError: they do not exist, or do not belong together, or sequences are too long for this BERT.
         """
-        config = modeling.BertConfig.from_json_file(settings.bert_config_file)
+        config = modeling.BertConfig.from_json_file(settings.bert_config_file or "")
         tokenizer = tokenization.create_tokenizer(settings.vocab_file, settings.spm_model_file, settings.do_lower_case)
         if len(tokenizer.vocab) != config.vocab_size:
             raise errors.UserError(

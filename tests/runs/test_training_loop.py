@@ -19,7 +19,7 @@ from tensorflow.core.util import event_pb2
 
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.training import classification
-from adapter_bert.training.trainer import DevSet
+from adapter_bert.training.trainer import DevEvaluation, DevSet
 from adapter_bert.weights import checkpoints, packs
 from adapter_layers import AdapterConfig
 from tests.helpers import (
@@ -150,8 +150,8 @@ class TestEvaluationDuringTraining:
         trainer, data, features = prepare(settings)
         dev = DevSet(features["dev"], classification.make_scorer(trainer.spec.head, data.task))
         history = trainer.folder.history()
-        evaluator = trainer._make_evaluator(dev, history, 0)
-        trainer._train_in_pieces(features["train"], history, dev, evaluator)
+        evaluation = DevEvaluation(dev, trainer._make_evaluator(dev, history, 0))
+        trainer._train_in_pieces(features["train"], history, evaluation)
         assert history.evaluations == evaluations_of(given) != []
         whole, pieces = (packs.read(path) for path in (pack_of(given), trainer.folder.pack_path))
         assert (whole.config.step, whole.fingerprint) == (pieces.config.step, pieces.fingerprint)
