@@ -1,0 +1,314 @@
+"""The commands of scripts/bank.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Dict
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.model import parameters
+from adapter_bert.weights import bases, packs
+from adapter_bert.weights.bank import Bank, PackSummary
+from adapter_bert.weights.exchange import huggingface
+from scripts import bank as command
+from tests.helpers import ROOT, assert_mentions, make_pack, tiny_config, write_bert
+from tests.weights.test_bank import damage
+
+
+def run(capsys, *args: str) -> str:
+    capsys.readouterr()
+    command.main(list(args))
+    return capsys.readouterr().out
+
+
+def failure(*args: str) -> str:
+    """Return the message with which a command fails."""
+    with pytest.raises(SystemExit) as caught:
+        command.main(list(args))
+    return str(caught.value.code)
+
+
+@pytest.fixture
+def here(bank) -> str:
+    return f"--bank={bank.folder}"
+
+
+def write_pack(folder, pack: packs.Pack, name: str = "pack.safetensors") -> str:
+    path = os.path.join(str(folder), name)
+    packs.write(path, pack)
+    return path
+
+
+def test_create_takes_a_base_of_google_or_hugging_face(base, tmp_path, capsys):
+    google, hugging, theirs = (str(tmp_path / name) for name in ("google", "hugging", "theirs"))
+    huggingface.export_base(base, theirs, do_lower_case=True)
+    assert "2 layers, hidden size 16" in run(capsys, "create", f"--bank={google}", f"--base={base.folder}")
+    run(capsys, "create", f"--bank={hugging}", f"--base={theirs}")
+    assert Bank.open(google).manifest.base == Bank.open(hugging).manifest.base
+    assert sorted(os.listdir(tmp_path)) == ["google", "hugging", "theirs"]
+    assert google in failure("create", f"--bank={google}", f"--base={base.folder}")
+    assert "nowhere" in failure("create", f"--bank={google}2", "--base=nowhere")
+
+
+def test_list_prints_a_row_for_each_pack_and_totals(bank, here, capsys):
+    assert "0 packs, 0.0 MB" in run(capsys, "list", here)
+    bank.add(make_pack(bank.base, metrics={}, seed=None), "cola")
+    bank.add(make_pack(bank.base, mode="full", task="RTE", collapsed=True, metrics={"accuracy": None}), "rte")
+    bank.add(make_pack(bank.base, mode="top_layers"), "top")
+    bank.add(make_pack(bank.base), "bad")
+    damage(bank.path("bad"), 30)
+    out = run(capsys, "list", here).split("\n")
+    assert out[1].split() == ["name", "task", "mode", "parameters", "MB", "score", "seed", "date"]
+    assert "cannot be read" in out[2]
+    assert out[3].split() == ["cola", "CoLA", "adapter", "4", "786", "0.007", "-", "-", "2024-05-06"]
+    assert "full" in out[4] and "accuracy ? (collapsed)" in out[4]
+    assert " ".join(out[5].split()).startswith("top CoLA top_layers 1 ")
+    trained = sum(bank.read(name).num_parameters for name in ("cola", "rte", "top"))
+    base = parameters.count(bank.base.shapes())
+    total = base + trained
+    assert_mentions(out[6], "4 packs, ", f"{total:,} parameters", f"{total / base:.2f}x one BERT")
+
+
+def test_totals_are_compared_with_as_many_fine_tuned_models():
+    summaries = [PackSummary(f"task-{n}", 9_700_000, parameters=2_419_202) for n in range(9)]
+    text = command.describe_totals(summaries, 109_482_240)
+    assert_mentions(text, "9 packs", "87.3 MB", "131,255,058 parameters", "1.20x", "9x")
+
+
+def test_show_prints_the_configuration_as_text_or_json(bank, here, capsys):
+    pack = make_pack(bank.base, origin={"source": {"seed": 1}})
+    bank.add(pack, "cola")
+    values = json.loads(run(capsys, "show", here, "cola", "--json"))
+    assert values["fingerprint"] == pack.fingerprint and values["parameters"] == pack.num_parameters
+    assert {name: values[name] for name in vars(pack.config)} == vars(pack.config)
+    lines = [line.split() for line in run(capsys, "show", here, "cola").split("\n")]
+    for line in ("task CoLA", "hidden_size 16", "matthews 0.5", "labels 0, 1", "collapsed no", "tune_top_layers -"):
+        assert line.split() in lines
+    assert ["layers", "all"] in lines
+
+
+def test_add_takes_packs_and_run_folders_and_names_them_by_their_task(bank, here, tmp_path, capsys):
+    pack = make_pack(bank.base, task="SST-2")
+    write_pack(tmp_path, pack, packs.FILE_NAME)
+    assert pack.fingerprint in run(capsys, "add", here, str(tmp_path))
+    run(capsys, "add", here, str(tmp_path / packs.FILE_NAME), "--name=again")
+    assert bank.names() == ["again", "sst-2"]
+    assert "'sst-2'" in failure("add", here, str(tmp_path))
+    write_pack(tmp_path, make_pack(bank.base, 2, task="SST-2"), packs.FILE_NAME)
+    run(capsys, "add", here, str(tmp_path), "--replace")
+    assert bank.config("sst-2").seed == 2
+    assert "nothing" in failure("add", here, str(tmp_path / "nothing"))
+    assert "--name" in failure("add", here, write_pack(tmp_path, make_pack(bank.base, task="my task")))
+
+
+def results_of(pack: packs.Pack, **changes) -> dict:
+    content = {
+        "task": pack.config.task,
+        "primary_metric": "matthews",
+        "metrics": {"accuracy": 0.9, "matthews": 0.8},
+        "loss": 0.125,
+        "collapsed": True,
+        "fingerprints": {"pack": pack.fingerprint},
+    }
+    return dict(content, **changes)
+
+
+def test_add_takes_the_scores_of_an_evaluation(bank, here, tmp_path, capsys):
+    pack = make_pack(bank.base, metrics={}, loss=None, collapsed=None)
+    path, results = write_pack(tmp_path, pack), tmp_path / "results.json"
+    results.write_text(json.dumps(results_of(pack)))
+    run(capsys, "add", here, path, f"--results={results}")
+    config = bank.read("cola").config
+    assert list(config.metrics.items()) == [("matthews", 0.8), ("accuracy", 0.9)]
+    assert (config.loss, config.collapsed) == (0.125, True)
+    run(capsys, "add", here, path, f"--results={tmp_path}", "--name=from-folder")
+
+
+@pytest.mark.parametrize(
+    "head, changes, facts",
+    [
+        ("classification", {"fingerprints": {"pack": "sha256:0123"}}, ["sha256:0123", "run_classifier.py"]),
+        ("span", {"fingerprints": {}}, ["None", "run_squad.py"]),
+        ("classification", {"fingerprints": None}, ["results.json", "fingerprints"]),
+        ("classification", {"metrics": {}}, ["results.json", "metrics"]),
+        ("classification", {"metrics": {"matthews": "good"}}, ["matthews", "good"]),
+        ("classification", {"loss": "small"}, ["loss", "small"]),
+        ("classification", {"task": "RTE"}, ["RTE", "CoLA"]),
+    ],
+    ids=str,
+)
+def test_add_rejects_the_scores_of_other_weights(bank, here, tmp_path, head, changes, facts):
+    pack = make_pack(bank.base, head=head)
+    (tmp_path / "results.json").write_text(json.dumps(results_of(pack, **changes)))
+    path = write_pack(tmp_path, pack)
+    assert_mentions(failure("add", here, path, f"--results={tmp_path / 'results.json'}"), *facts)
+    assert bank.names() == []
+
+
+def test_remove_removes_all_named_packs_or_none(bank, here, capsys):
+    for name in ("one", "two", "three"):
+        bank.add(make_pack(bank.base), name)
+    assert "tow" in failure("remove", here, "one", "tow")
+    assert bank.names() == ["one", "three", "two"]
+    out = run(capsys, "remove", here, "one", "two")
+    assert_mentions(out, "packs/one.safetensors: task CoLA, 786 parameters", "packs/two.safetensors")
+    assert bank.names() == ["three"]
+
+
+def test_a_pack_is_exported_and_imported_into_another_bank(bank, here, base, tmp_path, capsys):
+    pack = make_pack(bank.base)
+    bank.add(pack, "cola")
+    other = Bank.create(str(tmp_path / "other"), base)
+    for output, path in (("a.safetensors", "a.safetensors"), ("folder", "folder/cola.safetensors")):
+        run(capsys, "export", here, "cola", f"--output={tmp_path / output}")
+        assert packs.read(str(tmp_path / path)).config == pack.config
+        assert "--overwrite" in failure("export", here, "cola", f"--output={tmp_path / output}")
+    run(capsys, "export", here, "cola", "--overwrite", f"--output={tmp_path / 'folder'}")
+    exported = str(tmp_path / "a.safetensors")
+    run(capsys, "import", f"--bank={other.folder}", exported, "--format=pack", "--name=new")
+    assert other.read("new").fingerprint == pack.fingerprint
+    assert "--task_name" in failure("import", here, exported, "--format=pack", "--task_name=RTE")
+
+
+def read_checkpoint(prefix: str) -> Dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(prefix)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def test_an_exported_checkpoint_contains_base_and_pack(bank, here, tmp_path, capsys):
+    pack = make_pack(bank.base)
+    bank.add(pack, "cola")
+    prefix = str(tmp_path / "new" / "cola.ckpt")
+    out = run(capsys, "export", here, "cola", "--format=checkpoint", f"--output={prefix}")
+    assert_mentions(out, f"--init_checkpoint={prefix}", f"--vocab_file={bank.base.tokenizer_file}")
+    found = read_checkpoint(prefix)
+    step = found.pop("global_step")
+    assert (step.dtype, step.shape, step) == (np.int64, (), 12)
+    expected = dict(bank.base.tensors(), **pack.tensors)
+    assert {name: value.tobytes() for name, value in found.items()} == {
+        name: value.tobytes() for name, value in expected.items()
+    }
+    assert sorted(os.listdir(tmp_path / "new")) == ["cola.ckpt.data-00000-of-00001", "cola.ckpt.index"]
+
+
+def test_an_exported_checkpoint_is_replaced_only_on_demand_and_never_mixed(bank, here, tmp_path, capsys, monkeypatch):
+    for seed in (1, 2):
+        bank.add(make_pack(bank.base, seed), f"cola-{seed}")
+    run(capsys, "export", here, "cola-1", "--format=checkpoint", f"--output={tmp_path}/")
+    prefix = str(tmp_path / "model.ckpt")
+    again = ["export", here, "cola-2", "--format=checkpoint", f"--output={prefix}"]
+    assert "--overwrite" in failure(*again)
+    np.testing.assert_array_equal(read_checkpoint(prefix)["output_bias"], bank.read("cola-1").tensors["output_bias"])
+    run(capsys, *again, "--overwrite")
+    np.testing.assert_array_equal(read_checkpoint(prefix)["output_bias"], bank.read("cola-2").tensors["output_bias"])
+
+    def stop(source, target):
+        raise OSError(28, "No space left on device", target)
+
+    monkeypatch.setattr(os, "replace", stop)
+    assert "No space left" in failure(*again, "--overwrite")
+    assert not os.path.exists(prefix + ".index")
+    assert not [name for name in os.listdir(tmp_path) if "partial" in name]
+
+
+@pytest.mark.parametrize("mode", ["adapter", "full"])
+def test_a_checkpoint_of_google_is_imported_as_a_pack(bank, here, tmp_path, capsys, mode):
+    pack = make_pack(bank.base, mode=mode)
+    bank.add(pack, "cola")
+    prefix = str(tmp_path / "model.ckpt-12")
+    run(capsys, "export", here, "cola", "--format=checkpoint", f"--output={prefix}")
+    take = ["import", here, prefix, "--format=checkpoint"]
+    run(capsys, *take, "--task_name=cola", "--name=back")
+    back = bank.read("back")
+    assert back.fingerprint == pack.fingerprint
+    assert (back.config.task, back.config.tuning_mode, back.config.step) == ("CoLA", mode, 12)
+    run(capsys, *take, "--task_name=mine", "--labels=bad,good")
+    assert bank.config("mine").labels == ["bad", "good"]
+    assert "--labels=a,b" in failure(*take, "--name=x", "--task_name=mine")
+    assert "--task_name" in failure(*take, "--name=x")
+    assert "2 units" in failure(*take, "--name=x", "--task_name=MNLI")
+
+
+def test_a_checkpoint_on_another_base_is_not_imported(bank, here, tmp_path, capsys):
+    write_bert(str(tmp_path / "other"), tiny_config(), seed=9)
+    other = Bank.create(str(tmp_path / "other-bank"), bases.Base.find(str(tmp_path / "other")))
+    other.add(make_pack(other.base), "cola")
+    prefix = str(tmp_path / "model.ckpt")
+    run(capsys, "export", f"--bank={other.folder}", "cola", "--format=checkpoint", f"--output={prefix}")
+    message = failure("import", here, prefix, "--format=checkpoint", "--task_name=CoLA")
+    assert_mentions(message, "another base", other.config("cola").base)
+
+
+def test_a_pack_goes_to_adapterhub_and_back(bank, here, tmp_path, capsys):
+    pack, folder = make_pack(bank.base), str(tmp_path / "hub")
+    bank.add(pack, "cola")
+    run(capsys, "export", here, "cola", "--format=adapterhub", f"--output={folder}")
+    run(capsys, "import", here, folder, "--format=adapterhub", "--task_name=cola", "--name=back", "--max_seq_length=16")
+    back = bank.read("back")
+    assert back.fingerprint == pack.fingerprint
+    assert (back.config.task, back.config.labels, back.config.max_seq_length) == ("CoLA", ["0", "1"], 16)
+    assert folder in failure("export", here, "cola", "--format=adapterhub", f"--output={folder}")
+
+
+SPANS = {"head": "span", "task": "SQuAD-v1.1", "metrics": {"f1": 81.25, "exact_match": 72.5}}
+
+
+def test_packs_of_squad_are_added_listed_shown_verified_and_removed(bank, here, tmp_path, capsys):
+    write_pack(tmp_path, make_pack(bank.base, **SPANS), packs.FILE_NAME)
+    run(capsys, "add", here, str(tmp_path))
+    line = run(capsys, "list", here).split("\n")[2].split()
+    assert line == ["squad-v1.1", "SQuAD-v1.1", "adapter", "4", "786", "0.007", "f1", "81.2500", "1", "2024-05-06"]
+    lines = [line.split() for line in run(capsys, "show", here, "squad-v1.1").split("\n")]
+    assert ["head", "span"] in lines and ["labels", "-"] in lines
+    assert "2 of 2 are good" in run(capsys, "verify", here)
+    assert "task SQuAD-v1.1" in run(capsys, "remove", here, "squad-v1.1")
+
+
+@pytest.mark.parametrize("form", ["adapterhub", "checkpoint"])
+def test_packs_of_squad_are_exported_and_imported_without_labels(bank, here, tmp_path, capsys, form):
+    pack, output = make_pack(bank.base, **SPANS), str(tmp_path / "out")
+    bank.add(pack, "squad")
+    run(capsys, "export", here, "squad", f"--format={form}", f"--output={output}")
+    take = ["import", here, output, f"--format={form}"]
+    run(capsys, *take, "--task_name=SQuAD-v1.1", "--name=back")
+    back = bank.read("back")
+    assert back.fingerprint == pack.fingerprint
+    assert (back.config.task, back.config.head, back.config.labels) == ("SQuAD-v1.1", "span", [])
+    assert back.config.max_seq_length == 32  # 384, but at most that of the base
+    run(capsys, *take, "--task_name=mine", "--labels=", "--max_seq_length=16")
+    assert (bank.config("mine").head, bank.config("mine").max_seq_length) == ("span", 16)
+    assert "labels" in failure(*take, "--task_name=SQuAD", "--labels=a,b")
+    assert "0, 1" in failure(*take, "--task_name=CoLA")
+    assert "STS-B" in failure(*take, "--task_name=STS-B")
+    assert bank.names() == ["back", "mine", "squad"]
+
+
+@pytest.mark.parametrize("mode", ["full", "head"])
+def test_packs_of_squad_in_other_modes_become_checkpoints(bank, here, tmp_path, capsys, mode):
+    pack, prefix = make_pack(bank.base, mode=mode, **SPANS), str(tmp_path / "model.ckpt")
+    bank.add(pack, "squad")
+    run(capsys, "export", here, "squad", "--format=checkpoint", f"--output={prefix}")
+    found = read_checkpoint(prefix)
+    assert "output_weights" not in found
+    np.testing.assert_array_equal(found["cls/squad/output_bias"], pack.tensors["cls/squad/output_bias"])
+    run(capsys, "import", here, prefix, "--format=checkpoint", "--task_name=SQuAD-v1.1", "--name=back")
+    assert bank.config("back").tuning_mode == "full"  # a checkpoint does not say what was trained
+
+
+def test_verify_exits_with_code_1_if_something_is_wrong(bank, here):
+    for name in ("good", "wrong"):
+        bank.add(make_pack(bank.base), name)
+    damage(bank.path("wrong"))
+    script = os.path.join(ROOT, "scripts", "bank.py")
+    environment = dict(os.environ, PYTHONPATH=ROOT)
+    done = subprocess.run([sys.executable, script, "verify", here], capture_output=True, text=True, env=environment)
+    lines = done.stdout.split("\n")
+    assert done.returncode == 1, done.stderr
+    assert lines[:2] == ["good  base/", "good  good"] and lines[2].startswith("BAD   wrong: The pack ")
+    assert lines[3].startswith("2 of 3 are good")

@@ -1,0 +1,359 @@
+"""A damaged, foreign or inconsistent pack is rejected with a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+
+import hypothesis
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from hypothesis import strategies as st
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.weights import packs
+from tests.helpers import assert_mentions, message_of
+from tests.weights.pack_files import (
+    FUZZ,
+    SMALLEST,
+    ZEROS,
+    join,
+    reference_shapes,
+    sign,
+    split,
+    with_config,
+    with_tensors,
+    write_file,
+)
+
+pytestmark = pytest.mark.smoke
+
+
+@pytest.fixture
+def rejection(path):
+    """A function that returns the reason why a file with these bytes is rejected."""
+
+    def message(data: bytes) -> str:
+        write_file(path, data)
+        found = message_of(packs.read, path)
+        assert_mentions(found, path)
+        return found
+
+    return message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\0", b"1234567", b"12345678", b"<html>404 Not found</html>\n" * 9, "Grüße\n".encode("utf-16"), b"\0" * 4096]
+    + [b"\xff" * 64, b"PK\x03\x04" * 50, b"\x80\x04\x95" * 50]
+    + [safetensors.numpy.save({"a": np.zeros(2)}, metadata) for metadata in (None, {"format": "pt"}, {"a": "b"})]
+    + [sign(header) for header in (b"", b"{}", b"[]", b"null", b"{" * 100000, b"[" * 100000, b"\xff\xfe")]
+    + [sign(json.dumps({"__metadata__": value}).encode()) for value in ([], 3, {packs.METADATA_KEY: 3})]
+    + [
+        sign(json.dumps({"__metadata__": {packs.METADATA_KEY: text}}).encode())
+        for text in ("", "[]", "3", "null", "{", "[" * 100000, "NaN")
+    ],
+    ids=lambda data: str(data[:20]),
+)
+def test_a_file_of_another_kind_is_not_a_pack(rejection, path, data):
+    assert "not an adapter pack" in rejection(data)
+    message_of(packs.read_config, path)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_wrong_length_of_the_header_is_detected(rejection, path, content, size):
+    assert "not an adapter pack" in rejection(struct.pack("<Q", size) + content[8:])
+    message_of(packs.read_config, path)
+
+
+def test_a_file_that_is_cut_off_is_reported_with_its_length(rejection, content):
+    (size,) = struct.unpack("<Q", content[:8])
+    assert_mentions(rejection(content[:100]), 8 + size, 100)
+    assert_mentions(rejection(content[:-1]), len(content) - 1, "incomplete")
+    assert_mentions(rejection(content + b"\n"), len(content) + 1)
+
+
+@pytest.mark.parametrize("checksum", [None, 0, "", "0", "0" * 63, "f" * 64, "F" * 64, [], {}], ids=repr)
+def test_a_wrong_checksum_is_detected(rejection, content, checksum):
+    assert "checksum" in rejection(join(*split(content), checksum=checksum))
+    right = split(content)[0]["checksum"]
+    assert "checksum" in rejection(content.replace(right.encode(), right.upper().encode()))
+
+
+def assert_rejected(path: str, data: bytes) -> None:
+    """Check that a file is rejected; its header alone may still be readable."""
+    write_file(path, data)
+    assert_mentions(message_of(packs.read, path), path)
+    try:
+        assert isinstance(packs.read_config(path), packs.PackConfig)
+    except UserError as error:
+        assert path in str(error)
+
+
+def test_a_change_of_any_byte_is_detected(path, content):
+    assert len(content) > 3000
+    for place in range(len(content)):
+        mask = 1 << place % 8 if place % 2 else 1 + place % 255
+        assert_rejected(path, content[:place] + bytes([content[place] ^ mask]) + content[place + 1 :])
+
+
+@FUZZ
+@hypothesis.given(st.data())
+def test_any_other_damage_is_detected(path, content, data):
+    """Bytes are removed, inserted, overwritten, repeated or moved."""
+    places = st.integers(0, len(content))
+    start, end, other = (data.draw(places) for _ in range(3))
+    new = data.draw(st.binary(max_size=40) | st.just(content[min(start, other) : max(start, other)]))
+    damaged = content[:start] + new + content[end:]
+    hypothesis.assume(damaged != content)
+    assert_rejected(path, damaged)
+
+
+# ---------------------------------------------------------------------------- a valid checksum and wrong content
+
+FIELDS = [field.name for field in dataclasses.fields(packs.PackConfig)]
+
+
+@pytest.mark.parametrize("key", FIELDS)
+def test_a_missing_key_is_named(rejection, content, key):
+    values, entries, numbers = split(content)
+    del values[key]
+    assert_mentions(rejection(join(values, entries, numbers)), repr(key))
+
+
+@pytest.mark.parametrize(
+    "changes, facts",
+    [({"format": version}, [repr(version), "adapter-bert pack 1"]) for version in (None, 1, "adapter-bert pack 2", [])]
+    + [({key: "x"}, [repr(key)]) for key in ("licence", "Task", "", "__class__", "self")]
+    + [
+        ({key: value}, [key, repr(value)])
+        for key, values in {
+            "task": [3, None],
+            "architecture": [None, "bert-base", [["hidden_size", 4]]],
+            "tuning_mode": [["adapter"]],
+            "head": [None],
+            "labels": [None, "01", {"0": 0}],
+            "tokenizer": [None],
+            "max_seq_length": ["4", 4.0, True, None],
+            "base": [5],
+            "created": [2024],
+            "adapter": [2],
+            "tune_top_layers": [True],
+            "metrics": [None, [0.5]],
+            "loss": ["0.5", True],
+            "collapsed": [0],
+            "seed": [1.5, False],
+            "step": [None],
+            "training": [[]],
+            "versions": ["1.15"],
+            "origin": ["here"],
+        }.items()
+        for value in values
+    ]
+    + [
+        ({"architecture": dict(SMALLEST, **changes)}, facts)
+        for changes, facts in (
+            ({"num_hidden_layers": 0}, ["num_hidden_layers", 0]),
+            ({"num_hidden_layers": -1}, ["num_hidden_layers", -1]),
+            ({"num_hidden_layers": 1.0}, ["num_hidden_layers", 1.0]),
+            ({"num_hidden_layers": 10**9}, [10**9]),
+            ({"num_hidden_layers": 7**100}, [7**100]),
+            ({"num_hidden_layers": 2}, ["16 of 20", "bert/encoder/layer_1/"]),
+            ({"hidden_size": 0}, ["hidden_size", 0]),
+            ({"hidden_size": 5}, ["hidden_size 5", "num_attention_heads 2"]),
+            ({"hidden_size": 8}, ["[4]", "[8]"]),
+            ({"hidden_size": 10**30}, [packs.METADATA_KEY]),
+            ({"vocab_size": None}, ["vocab_size", None]),
+            ({"vocab_size": 10**30}, [packs.METADATA_KEY]),
+            ({"hidden_act": "sine"}, ["sine"]),
+            ({"hidden_dropout_prob": 1}, ["hidden_dropout_prob"]),
+            ({"initializer_range": float("nan")}, ["initializer_range", "nan"]),
+            ({"check": 3}, [packs.METADATA_KEY]),
+            ({"__class__": "dict"}, [packs.METADATA_KEY]),
+            ({"__dict__": {}}, [packs.METADATA_KEY]),
+        )
+    ]
+    + [
+        ({"adapter": adapter}, facts)
+        for adapter, facts in (
+            (None, ["adapter", None]),
+            ({}, ["[1, 2]", "[1, 64]"]),
+            ({"size": 0}, ["size", 0]),
+            ({"size": "2"}, ["size", "'2'"]),
+            ({"size": 3}, ["[1, 2]", "[1, 3]"]),
+            ({"size": 10**30}, [packs.METADATA_KEY]),
+            ({"size": 2, "kind": "houlsby"}, ["kind"]),
+            ({"size": 2, "layers": []}, ["layers", "[]"]),
+            ({"size": 2, "layers": [0, 0]}, ["layers", "[0, 0]"]),
+            ({"size": 2, "layers": [1]}, ["layer 1"]),
+            ({"size": 2, "layers": "all"}, ["layers"]),
+            ({"size": 2, "placement": "pfeiffer"}, ["pfeiffer"]),
+            ({"size": 2, "placement": "attention"}, ["4 tensors"]),
+            ({"size": 2, "activation": "sine"}, ["sine"]),
+            ({"size": 2, "activation": None}, [packs.METADATA_KEY]),
+            ({"size": 2, "activation": []}, [packs.METADATA_KEY]),
+            ({"size": 2, "init_scale": -1}, [-1]),
+            ({"size": 2, "init_scale": None}, [None]),
+        )
+    ]
+    + [
+        ({"tuning_mode": "lora"}, ["lora"]),
+        ({"tuning_mode": "lora", "adapter": None}, ["lora"]),
+        ({"tuning_mode": "head"}, ["head", "adapter"]),
+        ({"tuning_mode": "head", "adapter": None}, ["14 tensors", "bert/embeddings/LayerNorm"]),
+        ({"tuning_mode": "layer_norm", "adapter": None}, ["8 tensors", "8 of mode layer_norm"]),
+        ({"tuning_mode": "full", "adapter": None}, ["8 of 25", "17 missing"]),
+        ({"tune_top_layers": 1}, ["top_layers", 1]),
+        ({"tuning_mode": "top_layers", "adapter": None}, ["top_layers"]),
+        ({"tuning_mode": "top_layers", "adapter": None, "tune_top_layers": 2}, [2, 1]),
+        ({"tuning_mode": "top_layers", "adapter": None, "tune_top_layers": 0}, [0]),
+        ({"head": "tagging"}, ["tagging"]),
+        ({"head": "span"}, ["span", "2 labels"]),
+        ({"head": "span", "labels": []}, ["2 missing", "cls/squad/output_weights"]),
+        ({"head": "regression"}, ["regression", "2 labels"]),
+        ({"head": "regression", "labels": []}, ["output_weights", "[2, 4]", "[1, 4]"]),
+        ({"labels": []}, ["classification", "0 labels"]),
+        ({"labels": ["0"]}, ["output_weights", "[2, 4]", "[1, 4]"]),
+        ({"labels": ["0", "1", "2"]}, ["output_weights", "[2, 4]", "[3, 4]"]),
+        ({"labels": ["0", "0"]}, ["labels", "['0', '0']"]),
+        ({"labels": [0, 1]}, ["labels", "[0, 1]"]),
+        ({"labels": ["0", None]}, ["labels", "None"]),
+        ({"labels": [["0"], {}]}, ["labels", "{}"]),
+    ],
+    ids=lambda value: "" if isinstance(value, list) else json.dumps(value)[:70],
+)
+def test_a_configuration_that_is_invalid_or_does_not_match_the_tensors_is_rejected(rejection, content, changes, facts):
+    assert_mentions(rejection(with_config(content, **changes)), *facts)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
+@pytest.mark.parametrize("key", ["task", "created", "format", "base"])
+def test_lone_surrogates_are_rejected_since_no_terminal_prints_them(rejection, content, path, key, text):
+    assert "damaged" in rejection(with_config(content, **{key: text}))
+    message_of(packs.read_config, path)
+
+
+def test_missing_tensors_are_named(rejection, pack, content):
+    assert len(pack.tensors) == 16
+    for missing in pack.tensors:
+        tensors = {name: tensor for name, tensor in pack.tensors.items() if name != missing}
+        assert_mentions(rejection(with_tensors(content, tensors)), "15 of 16", missing)
+    assert "16 missing" in rejection(with_tensors(content, {}))
+
+
+@pytest.mark.parametrize(
+    "name", ["surplus", "", "bert/pooler/dense/bias", "output_weights/adam_m", "global_step", "zé"]
+)
+def test_an_unknown_tensor_is_named(rejection, pack, content, name):
+    tensors = dict(pack.tensors, **{name: np.zeros([4], np.float32)})
+    assert_mentions(rejection(with_tensors(content, tensors)), "1 tensors", f"{name}:", 16)
+
+
+def test_tensors_of_another_shape_are_named_with_both_shapes(rejection, pack, content):
+    assert pack.tensors
+    for name, tensor in pack.tensors.items():
+        for other in (tensor[..., None], tensor[..., :-1], np.concatenate([tensor, tensor]), tensor[:0]):
+            message = rejection(with_tensors(content, dict(pack.tensors, **{name: np.ascontiguousarray(other)})))
+            assert_mentions(message, name, list(other.shape), list(tensor.shape))
+    name = "bert/encoder/layer_0/output/adapters/weights1"
+    transposed = dict(pack.tensors, **{name: np.ascontiguousarray(pack.tensors[name].T)})
+    assert_mentions(rejection(with_tensors(content, transposed)), name, [2, 4], [4, 2])
+
+
+@pytest.mark.parametrize("kind", ["float16", "float64", "int32", "int64", "bool"])
+def test_tensors_of_another_type_are_named(rejection, pack, content, kind):
+    for name in ("output_bias", "bert/encoder/layer_0/output/adapters/weights1"):
+        message = rejection(with_tensors(content, dict(pack.tensors, **{name: pack.tensors[name].astype(kind)})))
+        assert_mentions(message, name, kind, "float32")
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F8_E4M3", "U32", "f32", "", None, 3], ids=str)
+def test_types_that_numpy_may_not_have_are_rejected(rejection, content, kind):
+    values, entries, numbers = split(content)
+    rejection(join(values, {name: dict(entry, dtype=kind) for name, entry in entries.items()}, numbers))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+def test_nan_and_infinity_are_located(rejection, pack, content, value):
+    assert pack.tensors
+    for name, tensor in pack.tensors.items():
+        bad = tensor.copy()
+        bad.flat[-1] = value
+        assert_mentions(
+            rejection(with_tensors(content, dict(pack.tensors, **{name: bad}))), name, f"1 of {tensor.size}"
+        )
+
+
+def assert_rejected_or_consistent(path: str, data: bytes) -> bool:
+    """Check that a file with a valid checksum is rejected, or holds exactly what its configuration requires."""
+    write_file(path, data)
+    try:
+        found = packs.read(path)
+    except UserError as error:
+        assert path in str(error)
+        return False
+    assert found.shapes() == reference_shapes(found.config)
+    assert all(tensor.dtype == np.float32 and np.isfinite(tensor).all() for tensor in found.tensors.values())
+    assert repr(packs.read_config(path)) == repr(found.config)  # NaN does not equal itself
+    return True
+
+
+JSON_VALUES = st.recursive(
+    st.sampled_from([None, True, False, 0, 1, 2, -1, 3.5, 10**9, 10**30, float("nan"), float("inf")])
+    | st.sampled_from(["", "0", "\ud800", "relu", "gelu", "adapter", "head", "F16"])
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "size"]), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@FUZZ
+@hypothesis.given(st.data())
+def test_an_edited_configuration_is_rejected_or_matches_the_tensors(path, content, data):
+    values, entries, numbers = split(content)
+    values["adapter"] = dict({"activation": "gelu", "init_scale": 0.01, "placement": "both"}, **values["adapter"])
+    edited = data.draw(st.sampled_from([values, values["architecture"], values["adapter"], values["metrics"]]))
+    key = data.draw(st.sampled_from(sorted(edited)))
+    edited[key] = data.draw(JSON_VALUES)
+    if data.draw(st.booleans()):
+        del edited[key]
+    assert_rejected_or_consistent(path, join(values, entries, numbers))
+
+
+@FUZZ
+@hypothesis.given(st.data())
+def test_an_edited_header_is_rejected_or_matches_the_tensors(path, content, data):
+    values, entries, numbers = split(content)
+    first, second = (data.draw(st.sampled_from(sorted(entries))) for _ in range(2))
+    key = data.draw(st.sampled_from(["dtype", "shape", "data_offsets", "note"]))
+    entries[first], entries[second] = entries[second], entries[first]
+    offsets = st.lists(st.sampled_from([0, 4, -4, 8, 2**63, 0.5, "0"]), min_size=1, max_size=2)
+    entries[first][key] = data.draw(JSON_VALUES | offsets | st.just(entries[second].get(key)))
+    assert_rejected_or_consistent(path, join(values, entries, numbers))
+
+
+def test_tensors_of_the_same_shape_may_be_swapped_and_no_name_may_occur_twice(path, rejection, content):
+    values, entries, numbers = split(content)
+    one, other = (f"bert/embeddings/LayerNorm/{kind}" for kind in ("beta", "gamma"))
+    swapped = dict(entries, **{one: entries[other], other: entries[one]})
+    assert assert_rejected_or_consistent(path, join(values, swapped, numbers))
+    data = join(values, dict(entries, twice=entries[one]), numbers)
+    (size,) = struct.unpack("<Q", data[:8])
+    checksum = split(data)[0]["checksum"].encode()
+    header = data[8 : 8 + size].replace(b'"twice"', json.dumps(one).encode())
+    assert_rejected_or_consistent(path, sign(header.replace(checksum, ZEROS.encode()), numbers))
+
+
+@FUZZ
+@hypothesis.given(place=st.integers(8, 10**6), byte=st.integers(0, 255))
+def test_damage_with_a_new_checksum_is_rejected_or_consistent(path, content, place, byte):
+    """As if a tool had read a damaged file and written it again."""
+    checksum = split(content)[0]["checksum"].encode()
+    plain = content.replace(checksum, ZEROS.encode())
+    (size,) = struct.unpack("<Q", content[:8])
+    place = 8 + place % (len(plain) - 8)
+    data = plain[:place] + bytes([byte]) + plain[place + 1 :]
+    assert_rejected_or_consistent(path, sign(data[8 : 8 + size], data[8 + size :]))
