@@ -13,6 +13,8 @@ from adapter_bert.model import accumulation
 from adapter_bert.model.heads import ClassificationHead
 from tests.helpers import tiny_config
 
+pytestmark = pytest.mark.smoke
+
 FEATURES = {
     "input_ids": np.random.RandomState(1).randint(1, 30, [12, 5]).astype(np.int32),
     "input_mask": (np.arange(60).reshape(12, 5) % 7 > 0).astype(np.int32),

@@ -13,6 +13,8 @@ from adapter_bert.model import batch_splitting, heads
 from adapter_bert.model.heads import ClassificationHead, HeadOutput, RegressionHead, SpanHead
 from tests.helpers import tiny_config
 
+pytestmark = pytest.mark.smoke
+
 WEIGHTED = ClassificationHead(3, (0.5, 1.0, 4.0))
 HEADS = {"classification": WEIGHTED, "regression": RegressionHead(), "span": SpanHead()}
 

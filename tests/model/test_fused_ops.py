@@ -18,6 +18,8 @@ from adapter_bert.model import fused_ops
 from adapter_bert.model.heads import ClassificationHead
 from tests.helpers import tiny_config
 
+pytestmark = pytest.mark.smoke
+
 CAN_COMPILE = fused_ops._can_compile()
 XLA = [
     False,
