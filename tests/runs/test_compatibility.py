@@ -47,10 +47,8 @@ def command(old: Path, script: str, *words: str, text: str = "") -> str:
     """Run a script in the folder of the old files and return its standard output."""
     environment = dict({"TF_ENABLE_ONEDNN_OPTS": "1"}, **os.environ)  # as for the old files
     environment["PYTHONPATH"] = str(ROOT)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / script), *words], cwd=str(old), env=environment, input=text,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
-    )  # fmt: skip
+    line = [sys.executable, str(ROOT / script), *words]
+    done = subprocess.run(line, cwd=str(old), env=environment, input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
