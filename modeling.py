@@ -81,7 +81,7 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, json_file: str) -> BertConfig:
-        """Read a `bert_config.json`. Raise `errors.UserError` if it is missing, no JSON object or invalid."""
+        """Read a `bert_config.json`. Raise `errors.UserError` if it is missing or invalid."""
         try:
             with tf.gfile.GFile(json_file, "r") as reader:
                 values = json.loads(reader.read())
@@ -185,8 +185,8 @@ class BertModel:
     def get_pooled_output(self) -> tf.Tensor:
         """Return float [B, D]: the first token's last state through a tanh layer.
 
-        It is computed from the layers below the last one, not from `get_sequence_output` (see `transformer_model`), so
-        it has no gradient with respect to that.
+        The last layer is computed separately for this token (see `transformer_model`), so the pooled output has no
+        gradient with respect to `get_sequence_output`.
         """
         return self.pooled_output
 
@@ -195,7 +195,7 @@ class BertModel:
         return self.sequence_output
 
     def get_all_encoder_layers(self) -> List[tf.Tensor]:
-        """Return a float [B, S, D] for each encoder layer, starting with the lowest."""
+        """Return the output of each encoder layer, float [B, S, D], starting with the lowest."""
         return self.all_encoder_layers
 
     def get_embedding_output(self) -> tf.Tensor:
@@ -217,9 +217,9 @@ def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
     return fused_ops.dropout(x, dropout_seed(), rate) if rate else x
 
 
-# Numbers of the active dropout streams, the innermost last.
+# Stack of the active dropout stream numbers.
 _streams: List[Union[int, tf.Tensor]] = [0]
-# Numbers of the networks that share variables, e.g. two towers; the innermost last.
+# Stack of the numbers of networks that share variables, e.g. two towers.
 _passes: List[int] = [0]
 # Graph collection with the variable scope of each network.
 _SCOPES = "bert_model_scopes"
@@ -227,7 +227,7 @@ _SCOPES = "bert_model_scopes"
 
 @contextlib.contextmanager
 def _next_pass() -> Iterator[None]:
-    """Give the network built inside other dropout masks than earlier networks in the same variable scope."""
+    """Give the network built in this context other dropout masks than earlier networks in its variable scope."""
     scope = tf.get_variable_scope().name
     _passes.append(tf.get_collection(_SCOPES).count(scope))
     tf.add_to_collection(_SCOPES, scope)
@@ -239,7 +239,7 @@ def _next_pass() -> Iterator[None]:
 
 @contextlib.contextmanager
 def dropout_stream(number: Union[int, tf.Tensor]) -> Iterator[None]:
-    """Give the graph built inside, e.g. the body of a loop, its own dropout masks for each number (int32 scalar).
+    """Give the graph built in this context, e.g. a loop body, its own dropout masks for each number (int32 scalar).
 
     Streams can be nested; the masks then depend on all numbers.
     """
@@ -251,11 +251,11 @@ def dropout_stream(number: Union[int, tf.Tensor]) -> Iterator[None]:
 
 
 def dropout_seed() -> tf.Tensor:
-    """Return the seed, int32 [2], of the dropout in this variable scope, of which there is at most one.
+    """Return the seed, int32 [2], of the dropout in this variable scope, which has at most one.
 
     If the graph has a seed and a global step, the seed depends on both, on the scope's name, on the `BertModel` of that
-    scope and on the `dropout_stream`, so that an interrupted run continues with the same dropout masks. While the step
-    does not change, neither do the masks; the cores of a TPU share them. Otherwise each run draws a new seed.
+    scope and on the `dropout_stream`, so that an interrupted run continues with the same dropout masks. The masks
+    change only with the step, and the cores of a TPU share them. Otherwise each session run draws a new seed.
     """
     scope = tf.get_variable_scope().name
 
@@ -321,7 +321,7 @@ def embedding_postprocessor(words: tf.Tensor, token_type_ids: tf.Tensor, config:
     positions = tf.get_variable("position_embeddings", [config.max_position_embeddings, width], initializer=initializer)
     if isinstance(seq_length, int):
         check_sequence_length(seq_length, config)
-    # The slice itself checks a dynamic length.
+    # If the length is dynamic, the slice fails at run time instead.
     output += tf.slice(positions, [0, 0], [seq_length, -1])  # [S, D], broadcast over the batch
     output = layer_norm(tf.reshape(output, [-1, width]))
     return tf.reshape(dropout(output, config.hidden_dropout_prob), [batch_size, seq_length, width])
@@ -389,9 +389,9 @@ def transformer_model(
       gradient_checkpointing: see `BertModel`.
 
     Returns:
-      A float [B, S, D] for each layer, starting with the lowest; and float [B, D], the last layer's state of the first
-      token only. A graph that uses only the latter does not compute the last layer for the other tokens. In training,
-      it has other dropout masks than the full layer.
+      The output of each layer, float [B, S, D], starting with the lowest; and the last layer's output for the first
+      token, float [B, D]. A graph that uses only the latter does not compute the last layer for other tokens. In
+      training, its dropout masks differ from those of the full layer.
     """
     shape = get_shape_list(embeddings, expected_rank=3)
     adapt = adapter_layers.get_adapter(adapter_fn)
@@ -428,7 +428,7 @@ def encoder_layer(
       bias: see `attention_bias`.
       batch_size: B.
       config: the architecture.
-      adapt: function of a tensor and `sublayer` that applies the adapter.
+      adapt: applies the adapter; a function of a tensor and `sublayer`.
 
     Returns:
       float [B*F, D].
@@ -445,7 +445,7 @@ def encoder_layer(
 def _project_and_add(
     x: tf.Tensor, residual: tf.Tensor, config: BertConfig, adapt: Callable, sublayer: str
 ) -> tf.Tensor:
-    """End a sub-layer: projection, dropout, adapter, then residual and LayerNorm."""
+    """Apply the end of a sub-layer: projection, dropout, adapter, residual and LayerNorm."""
     with tf.variable_scope("output"):
         y = dropout(dense(x, config.hidden_size, "dense", config), config.hidden_dropout_prob)
         return layer_norm(adapt(y, sublayer=sublayer), residual)
@@ -496,8 +496,8 @@ def describe_mismatch(
 
     Args:
       expected: name -> shape of the required variables.
-      found: name -> shape of the available variables; additional ones are ignored.
-      named: number of examples to name.
+      found: name -> shape of the available variables; extra ones are ignored.
+      named: maximum number of variables to list by name.
     """
     missing = [name for name in expected if name not in found]
     other = [name for name in expected if name in found and list(found[name]) != list(expected[name])]

@@ -23,7 +23,7 @@ from adapter_bert.model.tuning_modes import (  # noqa: F401  (published names)
 
 # Graph collection with the learning rate of the current step.
 LEARNING_RATE = "learning_rate"
-# Message of the error that a step raises if its gradient is infinite or NaN.
+# Error message of a step whose gradient is infinite or NaN.
 NOT_FINITE = "The gradient is not finite"
 
 
@@ -72,8 +72,8 @@ def create_optimizer(
       tuning_mode, top_layers: see `trainable_names`.
 
     Returns:
-      The operation of one step, which also increments the global step. Except on a TPU, it raises
-      InvalidArgumentError with `NOT_FINITE` and changes nothing if the gradient is not finite.
+      The train op, which also increments the global step. If the gradient is not finite, it raises
+      InvalidArgumentError with `NOT_FINITE` and changes nothing, except on a TPU.
     """
     tvars = trainable_variables(tuning_mode, top_layers)
     return train_step(tf.gradients(loss, tvars), tvars, init_lr, num_train_steps, num_warmup_steps, use_tpu)
@@ -87,7 +87,7 @@ def train_step(
     num_warmup_steps: Optional[int],
     use_tpu: bool,
 ) -> tf.Operation:
-    """Build the training step from gradients; None means that the loss does not depend on the variable."""
+    """Build the training step from gradients; a gradient is None if the loss does not depend on the variable."""
     global_step = tf.train.get_or_create_global_step()
     rate = learning_rate_schedule(global_step, init_lr, num_train_steps, num_warmup_steps)
     tf.add_to_collection(LEARNING_RATE, rate)
@@ -103,7 +103,7 @@ def train_step(
         optimizer = tf.tpu.CrossShardOptimizer(optimizer)
     norm = tf.global_norm(grads)
     if not use_tpu:
-        # Before the update, so that a checkpoint never contains weights with NaNs.
+        # Check before the update, so that a checkpoint never contains NaNs.
         norm = tf.debugging.check_numerics(norm, NOT_FINITE)
     grads, _ = tf.clip_by_global_norm(grads, clip_norm=1.0, use_norm=norm)
     train_op = optimizer.apply_gradients(zip(grads, tvars), global_step=global_step)

@@ -18,7 +18,7 @@ from adapter_bert.settings import flags as settings_lib
 from adapter_bert.settings.classifier import ClassifierSettings
 
 if __name__ == "__main__":
-    # Check the flags before TensorFlow is imported, which takes seconds.
+    # Check the flags before importing TensorFlow, which takes seconds.
     settings_lib.define_flags(ClassifierSettings)
     settings_lib.check_command_line(
         ClassifierSettings, flags.FLAGS, required=["task_name", "bert_config_file", "output_dir"]
@@ -62,7 +62,7 @@ def create_model(
     use_one_hot_embeddings: bool,
     adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Build the graph of a classifier, for notebooks.
+    """Build the graph of a classifier; for notebooks.
 
     Returns:
       The mean loss, the loss of each example, the logits and the probabilities.
@@ -95,7 +95,7 @@ def model_fn_builder(
     top_layers: Optional[int] = None,
     adapter_pack: Optional[str] = None,
 ) -> ModelFn:
-    """Create the `model_fn` of a TPUEstimator, for notebooks; `adapter_pack` is placed on `init_checkpoint`."""
+    """Create the `model_fn` of a TPUEstimator, for notebooks; `adapter_pack` is loaded on top of `init_checkpoint`."""
     return notebook_model_fn(
         ClassificationHead(num_labels),
         bert_config,
@@ -120,7 +120,7 @@ def run_task(settings: ClassifierSettings) -> Optional[EvalResults]:
 
 @errors.exits_on_user_error
 def main(argv: Sequence[str]) -> None:
-    """Turn the flags, which `check_command_line` has validated, into settings and run the workflow."""
+    """Create settings from the flags, which `check_command_line` has validated, and run the task."""
     settings_lib.reject_positional_args(argv)
     settings = settings_lib.from_flags(ClassifierSettings, FLAGS)
     logs.show_progress(all_lines=not settings.device.supports_hooks)

@@ -19,7 +19,7 @@ from adapter_bert.settings import flags as settings_lib
 from adapter_bert.settings.squad import SquadSettings
 
 if __name__ == "__main__":
-    # Check the flags before TensorFlow is imported, which takes seconds.
+    # Check the flags before importing TensorFlow, which takes seconds.
     settings_lib.define_flags(SquadSettings)
     settings_lib.check_command_line(SquadSettings, flags.FLAGS, required=["bert_config_file", "output_dir"])
     system.configure_tensorflow()
@@ -46,7 +46,7 @@ def create_model(
     use_one_hot_embeddings: bool,
     adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Build the graph of a span model, for notebooks.
+    """Build the graph of a span model; for notebooks.
 
     Returns:
       The logits of the first and of the last token of the answer, float [B, S] each.
@@ -70,7 +70,7 @@ def run_task(settings: SquadSettings) -> Optional[EvalResults]:
 
 @errors.exits_on_user_error
 def main(argv: Sequence[str]) -> None:
-    """Turn the flags, which `check_command_line` has validated, into settings and run the workflow."""
+    """Create settings from the flags, which `check_command_line` has validated, and run the task."""
     settings_lib.reject_positional_args(argv)
     settings = settings_lib.from_flags(SquadSettings, FLAGS)
     logs.show_progress(all_lines=not settings.device.supports_hooks)

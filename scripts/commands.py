@@ -1,4 +1,4 @@
-"""Console commands of the entry points, run as programs so that flags are checked before TensorFlow loads."""
+"""Console commands that run the entry points as programs, so that flags are checked before TensorFlow is imported."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-r"""Teaches one frozen base a stream of tasks, and shows after each one that nothing is forgotten.
+r"""Train a stream of tasks on one frozen base, and verify after each task that earlier ones are unchanged.
 
     python scripts/run_stream.py --bank=runs/bank --base_dir=bases/minilm --tasks=tasks.txt --output_dir=runs/stream \
       --train_batch_size=16 --learning_rate=5e-4 --num_train_epochs=3
 
-`tasks.txt` has a line of flags for each task, in the order of arrival; flags of the command count for all of them:
+`tasks.txt` has one line of flags per task, in order of arrival. Flags on the command line apply to all tasks:
 
     --task_name=CoLA --data_dir=glue_data/CoLA --max_seq_length=20
-    --task_name=spam --train_file=sms.tsv --text_column=2 --label_column=1     # own data
+    --task_name=spam --train_file=sms.tsv --text_column=2 --label_column=1     # custom data
 
-Each task is trained, its pack goes into the bank (made if there is none), and all packs of the bank's stream are
-evaluated again. The exit code is 1 if a score or a prediction has changed. The same command goes on where it stopped;
-what is trained is not trained again, but all evaluations are repeated.
+Each task is trained and its pack is added to the bank, which is created if necessary. Then all packs of the stream are
+evaluated again. The exit code is 1 if a score or a prediction has changed. The same command continues an interrupted
+stream: finished tasks are not trained again, but all evaluations are repeated.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ FLAGS = flags.FLAGS
 
 
 def find_bank(folder: str, base_dir: str) -> Bank:
-    """The bank of a stream, made with this base if there is none yet."""
+    """Open the bank, or create it from `base_dir` if it does not exist."""
     if not os.path.exists(folder):
         if not base_dir:
-            raise errors.UserError(f"There is no bank {folder} yet: give --base_dir, the base to make one with.")
+            raise errors.UserError(f"There is no bank {folder}: set --base_dir to create one from that base.")
         return Bank.create(folder, bases.Base.find(base_dir))
     bank = Bank.open(folder)
     if base_dir and bases.Base.find(base_dir).digests() != bank.manifest.tensors:
-        raise errors.UserError(f"The bank {folder} has another base than {base_dir}: use another --bank.")
+        raise errors.UserError(f"The bank {folder} has another base than --base_dir={base_dir}: use another --bank.")
     return bank
 
 
 @errors.exits_on_user_error
 def main(argv: Sequence[str]) -> None:
-    """Flags -> stream -> table."""
+    """Train the stream and print a summary; exit with code 1 if a repeated evaluation differs."""
     if argv[1:]:
-        raise errors.UserError(f"Unexpected argument '{argv[1]}': flags are given as --name=value.")
+        raise errors.UserError(f"Unexpected argument '{argv[1]}': write flags as --name=value.")
     common = settings_lib.from_flags(ClassifierSettings, FLAGS)
     for name in ("init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file", "adapter_pack"):
         if getattr(common, name):
-            raise errors.UserError(f"--{name} does not go with a stream: the base is given by --base_dir.")
+            raise errors.UserError(f"--{name} cannot be used in a stream: set the base with --base_dir.")
     logs.show_progress(all_lines=False)
     arrivals = stream.read_tasks(FLAGS.tasks, dataclasses.replace(common, do_train=True, do_eval=True))
     files.make_folder(common.output_dir)
@@ -71,8 +71,8 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     settings_lib.define_flags(ClassifierSettings)
-    flags.DEFINE_string("bank", None, "Folder of the bank, for base and packs; made if it does not exist.")
+    flags.DEFINE_string("bank", None, "Folder of the bank; created if it does not exist.")
     flags.DEFINE_string("base_dir", None, "Folder of the base: bert_config.json, vocab.txt, bert_model.ckpt.*")
-    flags.DEFINE_string("tasks", None, "Text file with a line of flags for each task.")
+    flags.DEFINE_string("tasks", None, "Text file with one line of flags per task.")
     flags.mark_flags_as_required(["bank", "tasks", "output_dir"])
     app.run(main)

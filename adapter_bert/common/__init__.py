@@ -1,1 +1,1 @@
-"""Helpers that know nothing about BERT: errors, files, processes, progress, logging and signals."""
+"""Helpers that are independent of BERT: errors, files, processes, progress, logging and signals."""

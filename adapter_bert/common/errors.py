@@ -25,7 +25,7 @@ class StoppedError(Exception):
 
 
 def unknown(kind: str, name: object, available: Iterable[str]) -> UserError:
-    """Return the error for an unknown name of a kind, e.g. `task`: it lists the available names and suggests one."""
+    """Return an error that lists the available names and suggests a similar one; `kind` is e.g. `task`."""
     names = list(available)
     by_folded_name = {option.lower(): option for option in names}
     near = difflib.get_close_matches(str(name).lower(), list(by_folded_name), n=1, cutoff=0.5)
@@ -45,7 +45,7 @@ def reason(error: BaseException) -> str:
 
 
 def exits_on_user_error(main: Callable[..., None]) -> Callable[..., None]:
-    """Decorate `main`: a `UserError` becomes one line on stderr and exit code 1; an interrupt exit code 130."""
+    """Decorate `main`: print a `UserError` as one line on stderr and exit with code 1; exit with 130 on Ctrl-C."""
 
     @functools.wraps(main)
     def wrapped(*args: object, **kwargs: object) -> None:
@@ -56,7 +56,7 @@ def exits_on_user_error(main: Callable[..., None]) -> Callable[..., None]:
         except StoppedError as stop:
             print(f"{os.path.basename(sys.argv[0])}: {stop}", file=sys.stderr)
             sys.exit(INTERRUPTED)
-        except BrokenPipeError:  # e.g. of `| head`
+        except BrokenPipeError:  # e.g. from `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except KeyboardInterrupt:

@@ -1,7 +1,8 @@
-"""Files: the one atomic write, JSON, folders, and names that are taken only once.
+"""Atomic writes, JSON, folders, and renames that never replace an existing name.
 
 A file or folder is written under the temporary name `<name>.<8 hex digits>.partial` and renamed when it is complete, so
-that a reader never sees half of it. Paths may have a scheme that `tf.gfile` knows (`gs://…`) unless noted otherwise.
+that readers never see an incomplete one. Unless stated otherwise, paths may have a scheme that `tf.gfile` supports
+(`gs://…`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import filelock
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 
-# A writer that has not touched its temporary file for this long is dead. If it only slept, it fails when it wakes up.
+# A writer that has not touched its temporary file for this long is considered dead. If it was only suspended, it fails
+# when it resumes.
 LEFTOVER_SECONDS = 3600
 
 _TEMPORARY = r"\.[0-9a-f]{8}\.partial"
@@ -39,13 +41,13 @@ def user_errors() -> Iterator[None]:
 
 
 def temporary_name(path: str) -> str:
-    """Return a name beside `path` that no other writer uses."""
+    """Return a name next to `path` that no other writer uses."""
     return f"{path}.{uuid.uuid4().hex[:8]}.partial"
 
 
 @contextlib.contextmanager
 def temporary_file(path: str) -> Iterator[str]:
-    """Yield a temporary path beside `path`; at the end remove the file, unless it was renamed."""
+    """Yield a temporary path next to `path`; on exit, remove the file unless it was renamed."""
     temporary = temporary_name(path)
     try:
         yield temporary
@@ -63,7 +65,7 @@ def atomic_write(path: str, replace: bool = True) -> Iterator[str]:
       replace: replace an existing file. If False, the path must be local.
 
     Raises:
-      FileExistsError: `replace` is False and the path exists. Of several processes that try, one succeeds.
+      FileExistsError: `replace` is False and the path exists. If several processes try, one succeeds.
     """
     with temporary_file(path) as temporary:
         yield temporary
@@ -130,9 +132,9 @@ def read_json_object(path: str, advice: str = "Restore the file, or use another 
 
 
 def check_absent(path: str, flag: str = "--output") -> None:
-    """Raise a `UserError` if the path exists; `flag` is the flag that names it, beside an `--overwrite` flag."""
+    """Raise a `UserError` if the path exists. `flag` sets it, in a script that also has the flag `--overwrite`."""
     if tf.gfile.Exists(path):
-        raise errors.UserError(f"{path} already exists; give another {flag}, or --overwrite to replace it.")
+        raise errors.UserError(f"{path} already exists; choose another {flag}, or add --overwrite to replace it.")
 
 
 def size(path: str) -> int:
@@ -142,7 +144,7 @@ def size(path: str) -> int:
 
 
 def make_folder(path: str) -> None:
-    """Create a folder and its parents; an existing one is fine."""
+    """Create a folder and its parents, unless it exists."""
     try:
         tf.gfile.MakeDirs(path)
     except tf.errors.OpError as error:
@@ -150,7 +152,7 @@ def make_folder(path: str) -> None:
 
 
 def writable_folder(*candidates: str) -> str:
-    """Return the first of these folders in which a file can be written, created if necessary; the last is not tried."""
+    """Return the first folder that is writable, creating it if necessary. The last one is returned without a check."""
     for folder in candidates[:-1]:
         try:
             make_folder(folder)
@@ -165,10 +167,10 @@ def writable_folder(*candidates: str) -> str:
 
 
 def rename_noreplace(temporary: str, final: str) -> None:
-    """Rename a complete local file. It may keep the temporary name as a second one, for the caller to remove.
+    """Rename a complete local file. The temporary name may remain as a second link, which the caller removes.
 
     Raises:
-      FileExistsError: the new name is taken. Of several processes that try, one succeeds.
+      FileExistsError: the new name is taken. If several processes try, one succeeds.
     """
     try:
         os.link(temporary, final)
@@ -185,10 +187,10 @@ def rename_noreplace(temporary: str, final: str) -> None:
 
 
 def rename_folder_noreplace(temporary: str, final: str) -> None:
-    """Rename a complete local folder; it replaces an empty one.
+    """Rename a complete local folder, replacing an empty folder.
 
     Raises:
-      FileExistsError: there is something else.
+      FileExistsError: the name is taken by a file or by a folder that is not empty.
     """
     try:
         os.rename(temporary, final)
@@ -200,7 +202,7 @@ def rename_folder_noreplace(temporary: str, final: str) -> None:
 
 @contextlib.contextmanager
 def staging_folder(path: str) -> Iterator[str]:
-    """Yield a new local folder beside `path`, whose content the block moves. Remove it, and leftovers, afterwards."""
+    """Yield a new local folder next to `path`, whose content the block moves; on exit, remove it and leftovers."""
     staging = temporary_name(path)
     os.makedirs(staging)
     try:
@@ -211,11 +213,11 @@ def staging_folder(path: str) -> Iterator[str]:
 
 
 def remove_leftovers(folder: str, name: Optional[str], now: float) -> None:
-    """Remove temporary files that dead writers left. By age, as several machines may write to a folder.
+    """Remove temporary files of dead writers, judging by age: other machines may be writing to the folder.
 
     Args:
       folder: a local folder.
-      name: the final name that the writers wanted; None for any.
+      name: the intended final name; None for any.
       now: current time on the clock of the file system, e.g. the time of a new file.
     """
     pattern = re.compile((".+" if name is None else re.escape(name)) + _TEMPORARY)

@@ -1,6 +1,6 @@
 """TensorFlow, imported when one of its names is first used.
 
-The import takes seconds, and a misspelled flag should be reported at once. Modules that check a command line write
+The import takes seconds, and a misspelled flag should be reported immediately. Modules that check a command line use
 
     from adapter_bert.common.lazy_tensorflow import tf
 

@@ -1,4 +1,4 @@
-"""The log of an entry point: this project's lines, and those of TensorFlow that a user can act on."""
+"""Logging for entry points: this project's messages, and those of TensorFlow that are useful to users."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _is_useful(record: logging.LogRecord) -> bool:
 
 
 def show_progress(all_lines: bool = False) -> None:
-    """Log from level INFO on, each line once (absl would repeat TensorFlow's).
+    """Log messages of level INFO and above, each once (absl would repeat those of TensorFlow).
 
     Args:
-      all_lines: keep all lines of TensorFlow: on a TPU they are the only progress shown.
+      all_lines: keep all messages of TensorFlow; on a TPU they are the only progress shown.
     """
     tf.logging.set_verbosity(tf.logging.INFO)
     logger = logging.getLogger("tensorflow")

@@ -1,4 +1,4 @@
-"""A map over several processes, with results in the order of the items and bounded memory."""
+"""A parallel map over forked processes, with ordered results and bounded memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 READ_AHEAD = 4
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
-_function: Callable[[Any], Any]  # in a worker: the function that it applies to items
+_function: Callable[[Any], Any]  # in a worker: the function to apply to items
 
 
 def num_cores() -> int:
@@ -50,8 +50,8 @@ def map_in_order(
     Args:
       function: need not be picklable, as the workers inherit it. It must not use TensorFlow's runtime, which may be in
         use in this process when the workers are forked.
-      items: picklable, as are the results; read when needed. Each should be some 10 ms of work.
-      processes: how many; `num_processes()` by default. With one, everything runs in this process.
+      items: read when needed. Items and results must be picklable. Each should take about 10 ms or more.
+      processes: number of processes; default: `num_processes()`. With one, everything runs in this process.
 
     Raises:
       errors.UserError: a worker was killed.
@@ -102,7 +102,7 @@ def _start_worker(function: Callable[[Any], Any], parent: int) -> None:
     _function = function
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the call above
+    if os.getppid() != parent:  # the parent died before the call above
         os._exit(1)
 
 

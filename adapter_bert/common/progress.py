@@ -1,4 +1,4 @@
-"""Progress of long work, and the time left."""
+"""Log the progress of long-running work, with the time left."""
 
 from __future__ import annotations
 

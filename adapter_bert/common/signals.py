@@ -1,4 +1,4 @@
-"""Stop a training at the next step, with a checkpoint, when Ctrl-C or `kill` asks for it."""
+"""On Ctrl-C or `kill`, stop training after the current step and save a checkpoint."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 
 @functools.lru_cache(maxsize=None)
 def keep_freed_memory() -> bool:
-    """Keep freed memory for the next tensors; return whether that is possible (Linux with glibc).
+    """Keep freed memory for later tensors; return whether that is possible (Linux with glibc).
 
-    By default glibc returns large blocks to the system, which fills the pages of each new one with zeros. That takes
+    By default, glibc returns large blocks to the system, which has to zero the pages of each new one. That takes
     longer than many operations of a network. With one arena, a block freed by one thread is reused by another.
     """
     if not sys.platform.startswith("linux"):
@@ -30,9 +30,9 @@ def keep_freed_memory() -> bool:
 
 def configure_tensorflow() -> None:
     """Set TensorFlow's environment variables. Call this before TensorFlow is imported; values already set are kept."""
-    # Silences notes about missing GPU libraries.
+    # Silence messages about missing GPU libraries.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # oneDNN's matrix products are a tenth faster on small batches; TensorFlow disables them without AVX-512.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    # A session with its own number of threads, such as a predictor's, does not limit the other sessions of its process.
+    # A session with its own number of threads, e.g. of a predictor, must not limit the other sessions of the process.
     os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")

@@ -28,7 +28,7 @@ def tensorflow_version() -> Tuple[int, int]:
 
 def versions() -> Dict[str, str]:
     """Return the versions of Python and of the libraries that results depend on."""
-    import scipy  # not above: these take seconds, and predicting does not need them
+    import scipy  # imported here: takes seconds, and prediction does not need it
     import sklearn
 
     return {
@@ -50,7 +50,7 @@ class _EmptyModule(types.ModuleType):
 
 
 def _add_removed_modules() -> None:
-    """Add what tensorflow-estimator 2.15 imports and newer versions of TensorFlow lack."""
+    """Add the modules that tensorflow-estimator 2.15 imports and newer TensorFlow versions lack."""
     for name in (
         "tensorflow.python.distribute.estimator_training",
         "tensorflow.python.tpu.tpu_embedding",
@@ -103,7 +103,7 @@ def has_gpu() -> bool:
 
 
 def random_int32(shape: Any, seed: Any) -> tf.Tensor:
-    """Return int32 of any value, determined by a seed, int32 [2]."""
+    """Return random int32 values over the full range, determined by `seed`, int32 [2]."""
     # TensorFlow 1 requires limits, which cost a division per number.
     low, high = (-(2**31), 2**31 - 1) if tensorflow_version() < (2, 0) else (None, None)
     return tf.random.stateless_uniform(shape, seed, minval=low, maxval=high, dtype=tf.int32)

@@ -1,4 +1,4 @@
-"""The device that a model runs on, and what follows from it. Imports no TensorFlow: it is part of the settings."""
+"""The device that a model runs on, and its constraints. Imports no TensorFlow: it is part of the settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Optional
 class Device:
     """A CPU or GPU, or a TPU. Attributes are the flags of the same names.
 
-    A TPU compiles the whole training step, which requires static shapes and leaves no place for session hooks.
+    A TPU compiles the whole training step, which requires static shapes and does not support session hooks.
     """
 
     use_tpu: bool = False
@@ -43,13 +43,13 @@ class Device:
 
     @property
     def splits_batches(self) -> bool:
-        """Whether to compute the two halves of a batch in parallel. Only CPUs gain by it."""
+        """Whether to compute the two halves of a batch in parallel, which is faster only on CPUs."""
         if self.use_tpu:
             return False
-        from adapter_bert.devices import compat  # not above: imports TensorFlow
+        from adapter_bert.devices import compat  # imported here because it imports TensorFlow
 
         return not compat.has_gpu()
 
     def padded_batch_size(self, batch_size: int) -> int:
-        """Return the number of which the size of an evaluated data set must be a multiple."""
+        """Return the number that must divide the size of an evaluated data set."""
         return batch_size if self.needs_static_shapes else 1

@@ -21,11 +21,11 @@ _InputPipelineConfig = compat.import_estimator("tpu.tpu_config").InputPipelineCo
 
 
 def session_config() -> tf.ConfigProto:
-    """Return the config of sessions that train and evaluate: the same command gives the same bits on the same machine.
+    """Return the config for training and evaluation. Results are bit-identical for the same command and machine.
 
     Two operations run at a time, one of each half of a batch (see `model.batch_splitting`). The memory optimizer is
-    off: it would add three or more tensors in the order in which they become available, which changes the sums. From
-    now on the process keeps the memory that it frees, see `system.keep_freed_memory`.
+    off: it would add three or more tensors in the order in which they become available, which changes the sums. As a
+    side effect, the process keeps the memory that it frees, see `system.keep_freed_memory`.
     """
     system.configure_tensorflow()  # too late for oneDNN, but in time for the thread pools
     system.keep_freed_memory()
@@ -40,7 +40,7 @@ def session_config() -> tf.ConfigProto:
 
 
 def serving_config() -> tf.ConfigProto:
-    """Return the config of sessions with short calls: operations run one by one in the caller's thread.
+    """Return the config for serving: operations run one by one in the caller's thread.
 
     For a single sentence, the default executor's queue costs as much as the operations themselves, and so does dividing
     small matrix products among threads. Several callers use several cores.
@@ -54,7 +54,7 @@ def serving_config() -> tf.ConfigProto:
 
 @functools.lru_cache(maxsize=None)
 def tpu_cluster(device: Device) -> Any:
-    """Connect to the device's Cloud TPU. Return None if it has none.
+    """Connect to the Cloud TPU and return its cluster; return None if the device is not a Cloud TPU.
 
     Raises:
       errors.UserError: this TensorFlow version does not support TPUs, or the TPU cannot be reached.
@@ -98,7 +98,7 @@ def run_config(device: Device, model_dir: str, seed: int, save_checkpoints_steps
 def make_estimator(
     model_fn: Callable, device: Device, config: Any, train_batch_size: int, predict_batch_size: int
 ) -> Any:
-    """Return the estimator of a `model_fn`: a TPUEstimator on CPUs and GPUs too."""
+    """Return the TPUEstimator of a `model_fn`, which also runs on CPUs and GPUs."""
     return TPUEstimator(
         use_tpu=device.use_tpu,
         model_fn=model_fn,

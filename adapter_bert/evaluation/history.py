@@ -1,4 +1,4 @@
-"""The history of a training: its evaluations and how long its steps took."""
+"""The history of a training run: its evaluations and the time of its steps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from adapter_bert.evaluation.scores import Scores
 
 
 class History:
-    """Evaluations and step times of a training, kept in a JSON file.
+    """Evaluations and step times of a training run, stored in a JSON file.
 
     Attributes:
       evaluations: one dictionary for each evaluation: step, loss, metrics, collapsed.
       seconds: time spent in training steps, without evaluation.
-      steps, examples: steps and examples in that time. Those of a killed process are missing in all three.
+      steps, examples: number of steps and examples in that time. A killed process adds to none of the three.
     """
 
     def __init__(self, path: str) -> None:
@@ -36,7 +36,7 @@ class History:
                 ) from None
 
     def forget_after(self, step: int, keep: Optional[int] = None) -> None:
-        """Drop the evaluations after a step, which the continued training repeats; `keep` is a step to keep anyway."""
+        """Drop evaluations after a step, which the resumed training will repeat, except the one at step `keep`."""
         self.evaluations = [entry for entry in self.evaluations if entry["step"] <= step or entry["step"] == keep]
 
     def at(self, step: Optional[int]) -> Optional[Dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The results of an evaluation: the content of `results.json`, with its reader and its writer."""
+"""Read and write `results.json`, the results of an evaluation."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class EvalResults:
       task: name of the task.
       primary_metric: the metric that selects the best weights.
       metrics: scores of the dev split by metric, the primary one first. None where a score is not finite.
-      details: further scores, e.g. of the questions that have an answer.
+      details: additional scores, e.g. of the questions that have an answer.
       loss: mean loss of the dev split.
-      majority: scores of always predicting the same.
+      majority: scores of a constant prediction: the most frequent class, the mean, or no answer.
       collapsed: whether all predictions are the same although the labels differ.
       step: training step of the weights.
-      seed: seed of the training.
+      seed: seed of the training run.
       parameters: number of parameters, `total` and `trained`.
-      training: times and evaluations of the training, see `History.summary`.
+      training: times and evaluations of the training run, see `History.summary`.
       fingerprints: hashes of base, frozen weights, training data, pack and predictions.
       data: size and fingerprint of each split.
       versions: versions of the software.
-      settings: settings of the training.
+      settings: settings of the training run.
       command: settings of the command that evaluated.
     """
 
@@ -57,7 +57,7 @@ class EvalResults:
 
     @classmethod
     def read(cls, path: str) -> EvalResults:
-        """Read `results.json`; files of earlier versions may lack keys or have further ones.
+        """Read `results.json`; files written by earlier versions may lack keys or have additional ones.
 
         Raises:
           errors.UserError: the file cannot be read, is damaged or contains something else.

@@ -1,4 +1,4 @@
-"""Scores of predictions, and the order of predictions."""
+"""Score predictions and restore their order."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Row = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """How good predictions are.
+    """The scores of a set of predictions.
 
     Attributes:
       metrics: name -> value. The first is the primary metric, which selects the best weights: higher is better.
       loss: mean over the examples.
       collapsed: whether all predictions are the same although the labels differ.
-      details: further scores, which are only written to files.
+      details: additional scores, which are written to files but not logged.
     """
 
     metrics: Mapping[str, float]
@@ -54,7 +54,7 @@ def _all_rows(batch: Row) -> List[Row]:
 
 
 def in_file_order(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows in the order of their `ROW`, which is removed; rows without it are yielded as they come.
+    """Yield rows in the order of their `ROW`, which is removed; rows without it are yielded unchanged.
 
     A row waits for those before it, so memory holds at most as many rows as were sorted together.
     """

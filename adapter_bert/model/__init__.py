@@ -1,1 +1,1 @@
-"""What `modeling.py` is built from (adapter config, tuning modes, fused ops) and what builds on it (heads)."""
+"""Building blocks of `modeling.py` (adapter config, tuning modes, fused ops), and heads and specs on top of it."""

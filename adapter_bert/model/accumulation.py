@@ -1,4 +1,4 @@
-"""Gradient accumulation: the gradient of a whole batch in the memory of a part of it."""
+"""Gradient accumulation: compute the gradient of a batch in parts, to save memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def accumulate(
     parts: int,
     get_variables: Callable[[], List[tf.Variable]],
 ) -> Tuple[tf.Tensor, List[Optional[tf.Tensor]], List[tf.Variable]]:
-    """Build the gradient of a batch's mean loss, one part at a time.
+    """Compute the gradient of a batch's mean loss, one part at a time.
 
     The first part creates the variables; a loop computes the others. Each part has its own dropout masks.
 
@@ -62,7 +62,7 @@ def accumulate(
 
     start = [tf.convert_to_tensor(grad) for grad in first_grads if grad is not None]
     loop = [tf.constant(1), first, *start]
-    # back_prop=False: no intermediate result of a part is kept.
+    # back_prop=False: intermediate results of a part are not kept.
     loop = tf.while_loop(lambda part, *sums: part < parts, add, loop, parallel_iterations=1, back_prop=False)
     loss, *sums = [total / parts for total in loop[1:]]
     by_name = {variable.name: grad for variable, grad in zip(used, sums)}

@@ -1,8 +1,8 @@
-"""Each batch is split in two and computed in parallel.
+"""Split each batch in two and compute both halves in parallel.
 
 A matrix product of a few hundred rows is too small to be divided among cores: synchronisation takes longer than the
-product. Two networks of half the rows only synchronise when their gradients are added. There are always two, so that a
-seed gives the same dropout masks on every machine.
+product. Two networks with half the rows each synchronise only when their gradients are added. There are always two, so
+that a seed gives the same dropout masks on every machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Memory-efficient GELU, LayerNorm, dropout and attention with custom gradients.
 
-Built from TensorFlow's small operations, these would take half of a step's time: each operation writes a tensor that
-the next one reads, and most tensors are kept for the gradient. The functions here keep one tensor each and recompute
-the rest. If shapes are static and tensors large, XLA compiles each function into one loop over memory; otherwise
-compiling for every shape would cost more than it saves. Independent of BERT; no variables.
+Built from TensorFlow's small operations, these would take half of the time of a step: each operation writes a tensor
+that the next one reads, and most tensors are kept for the gradient. The functions here keep one tensor each and
+recompute the rest. If shapes are static and tensors large, XLA compiles each function into a single loop; otherwise
+compiling for every shape would cost more than it saves. Independent of BERT; creates no variables.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _MIXING = ((16, 0x7FEB352D), (15, -2073254261))
 
 # Value of `compiling` for a graph that XLA compiles as a whole, as on a TPU.
 WHOLE_GRAPH = "whole graph"
-# See `compiling`. The innermost last; one thread builds graphs at a time.
+# Stack of the values set by `compiling`. Only one thread builds graphs at a time.
 _compiling: List[Union[bool, str, None]] = [None]
-# Random tensors of recomputed functions, by name; the innermost last.
+# Stack of the random tensors of recomputed functions, by name.
 _drawn_before: List[Dict[str, tf.Tensor]] = []
 
 
 @contextlib.contextmanager
 def compiling(use_xla: Union[bool, str, None]) -> Iterator[None]:
-    """Set whether XLA compiles these functions in the graph built inside.
+    """Set whether XLA compiles these functions in the graph built in this context.
 
     Args:
-      use_xla: True for always, once for every shape; False for never; None for large static shapes; `WHOLE_GRAPH` if
+      use_xla: True for always, once per shape; False for never; None for large static shapes only; `WHOLE_GRAPH` if
         XLA compiles the whole graph anyway.
     """
     _compiling.append(use_xla)
@@ -71,7 +71,7 @@ def _is_hashed(x: tf.Tensor) -> bool:
 
 
 def fused(function: Callable) -> Callable:
-    """Compile a function of tensors (and of constants, by keyword) with XLA if `compiling` says so.
+    """Decorate a function of tensors (and keyword constants): compile it with XLA if `compiling` says so.
 
     The result has no gradient; callers define one.
     """
@@ -89,7 +89,7 @@ def fused(function: Callable) -> Callable:
     return call
 
 
-# One name for all custom gradients. The graph stores which function is meant, so that both are freed together.
+# All custom gradients share one name. The graph stores the actual functions, so that they are freed with it.
 _GRADIENT = "AdapterBertOwnGradient"
 
 
@@ -121,7 +121,7 @@ def with_gradient(y: tf.Tensor, inputs: Sequence[tf.Tensor], grad: Callable[[tf.
 
 
 def drawn_once(name: str, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Return `draw()`; in a recomputed function, return the tensor that was first drawn under this name."""
+    """Return `draw()`; when a function is recomputed, return the tensor first drawn under this name."""
     if not _drawn_before:
         return draw()
     if name not in _drawn_before[-1]:
@@ -207,7 +207,7 @@ def _hashed(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         return tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, places), (1 << (32 - places)) - 1)
 
     x = tf.reshape(tf.range(tf.reduce_prod(shape)), shape) * _GOLDEN + seed[0]
-    # Spread over all bits: similar seeds, e.g. swapped ones, would collide for some elements.
+    # Spread the seed over all bits: similar seeds, e.g. swapped ones, would otherwise collide for some elements.
     x = tf.bitwise.bitwise_xor(x, seed[1] * _MIXING[0][1])
     for places, factor in _MIXING:
         x = tf.bitwise.bitwise_xor(x, shifted(x, places)) * factor
@@ -239,7 +239,7 @@ def dropout(x: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
 
     Args:
       x: float tensor.
-      seed: int32 [2]. Determines the mask, which the gradient recomputes instead of keeping it.
+      seed: int32 [2]. Determines the mask, which the gradient recomputes instead of storing it.
       rate: above 0 and below 1.
     """
     drop = functools.partial(_dropout, rate=rate, hashed=_is_hashed(x))
@@ -307,7 +307,7 @@ def _dropped_weights_grad(
 def attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, bias: tf.Tensor, seed: Optional[tf.Tensor], rate: float
 ) -> tf.Tensor:
-    """Apply scaled dot-product attention. Of the large tensors, only the weights before dropout are kept.
+    """Apply scaled dot-product attention. The only large tensor kept for the gradient is the weights before dropout.
 
     Args:
       query, key, value: float [B, N, S, H].

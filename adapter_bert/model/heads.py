@@ -1,4 +1,4 @@
-"""Heads: from BERT's output to predictions and loss of a task."""
+"""Heads: turn BERT's output into the predictions and the loss of a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adapter_bert.common import errors
 
 # Dropout rate before the head; fixed in the original scripts.
 HEAD_DROPOUT = 0.1
-# Name of the feature, and prediction, that gives the position of an example in its files.
+# Name of the feature and the prediction with the position of an example in its files.
 ROW = "row_numbers"
 
 
@@ -23,7 +23,7 @@ class HeadOutput:
     """The tensors of a head.
 
     Attributes:
-      minimised: float [B], whose mean training minimises; None without labels.
+      minimised: float [B], the training loss of each example; None without labels.
       per_example_loss: float [B], the reported loss of each example; None without labels.
       logits: float [B, classes] in classification; float [B, 1], the predicted number, in regression; float [B, 2, S],
         for the first and the last token of the answer, in span extraction.
@@ -169,7 +169,7 @@ class SpanHead(Head):
         return HeadOutput(losses, losses, logits)
 
     def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
-        """Add the names that notebooks of the original read, if they pass `unique_ids`."""
+        """Return the predictions; with `unique_ids`, also under the names that the original's notebooks read."""
         values = super().predictions(output, features)
         if "unique_ids" in features:
             start, end = tf.unstack(output.logits, axis=1)

@@ -1,4 +1,4 @@
-"""The variables of a model: shapes, groups and counts, without building a session."""
+"""The variables of a model: shapes, groups and counts, without a session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Shapes = Mapping[str, Tuple[int, ...]]
 def model_shapes(config: modeling.BertConfig, head: Any, adapter_fn: adapter_layers.AdapterFn) -> Shapes:
     """Return name -> shape of every variable of a model, in the order of the graph.
 
-    The graph is built but not run, so no weight uses memory.
+    The graph is built but not run, so weights take no memory.
     """
     with tf.Graph().as_default():
         ids = tf.placeholder(tf.int32, [1, 1])

@@ -1,4 +1,4 @@
-"""What determines a model's graph and its variables."""
+"""The specification of a model, which determines its graph and variables."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from adapter_bert.model.heads import Head
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """A BERT with adapters and a head, and which of its variables train.
+    """A BERT with adapters and a head, and the selection of its trainable variables.
 
     Attributes:
       config: architecture of BERT.
       head: the task's head, see `model.heads`.
       adapter: the adapters, see `adapter_layers.get_adapter`; None for none.
-      tuning_mode: what trains, see `optimization.trainable_names`.
-      top_layers: number of layers that train, in mode `top_layers`.
-      use_one_hot_embeddings: whether words are looked up with a matrix product.
+      tuning_mode: what to train, see `optimization.trainable_names`.
+      top_layers: number of layers to train in mode `top_layers`.
+      use_one_hot_embeddings: whether to look up words with a matrix product.
     """
 
     config: modeling.BertConfig
@@ -40,19 +40,19 @@ class ModelSpec:
 
     @cached_property
     def trained_names(self) -> List[str]:
-        """Names of the variables that train."""
+        """Names of the trainable variables."""
         layers = self.config.num_hidden_layers
         return optimization.trainable_names(list(self.shapes), self.tuning_mode, layers, self.top_layers)
 
     @cached_property
     def frozen_names(self) -> List[str]:
-        """Names of the variables that do not train."""
+        """Names of the frozen variables."""
         trained = set(self.trained_names)
         return [name for name in self.shapes if name not in trained]
 
     @property
     def trained_shapes(self) -> Dict[str, Tuple[int, ...]]:
-        """Name -> shape of the variables that train."""
+        """Name -> shape of the trainable variables."""
         return {name: self.shapes[name] for name in self.trained_names}
 
     @property

@@ -48,13 +48,13 @@ def count_layers(names: Sequence[str]) -> int:
 def trainable_names(
     names: Sequence[str], mode: str, num_layers: Optional[int] = None, top_layers: Optional[int] = None
 ) -> List[str]:
-    """Return the names of the trainable variables, in their order.
+    """Return the names of the trainable variables, in the given order.
 
     Args:
       names: names of all variables of the model, without `:0`.
       mode: `adapter` (adapters, LayerNorms, head), `full` (everything), `top_layers` (the top n encoder layers,
         pooler, head; everything if n is the number of layers), `layer_norm` (LayerNorms, head) or `head`.
-      num_layers: encoder layers of the model; by default counted in the names.
+      num_layers: number of encoder layers; by default inferred from the names.
       top_layers: n, only in mode `top_layers`.
 
     Raises:

@@ -35,7 +35,7 @@ class ClassifierSettings(Settings):
     do_predict: bool = setting(False, "Write class probabilities of the test set.")
     predict_header: bool = setting(
         False,
-        "Start test_results.tsv with a line of labels, which the original does not have. Always with custom data.",
+        "Start test_results.tsv with a line of labels, unlike the original. Always true for custom data.",
     )
     primary_metric: Optional[str] = setting(
         None,
@@ -63,7 +63,8 @@ class ClassifierSettings(Settings):
     task_type: str = setting("classification", "Custom data: classification, or regression (numeric labels).", MODEL)
     encoding: Optional[str] = setting(None, "Custom data: encoding, e.g. utf-8 or cp1252; detected if not set.")
     header: Optional[bool] = setting(
-        None, "Custom data: whether the first line holds column names. Default: false if columns are given by number."
+        None,
+        "Custom data: whether the first line has column names. Default: false if columns are given by number.",
     )
     quoting: Optional[bool] = setting(
         None, "Custom data: whether double quotes enclose cells. Default: true for CSV, false for TSV."
@@ -77,7 +78,7 @@ class ClassifierSettings(Settings):
         None, "Custom data: other spellings of labels, e.g. Y=Yes,N=No; applied before --labels.", TRAINING
     )
     dev_fraction: float = setting(
-        0.1, "Custom data: fraction of --train_file, 0 to below 1, for the dev set if there is no --dev_file.", TRAINING
+        0.1, "Custom data: fraction of --train_file in [0, 1) to use as dev set if there is no --dev_file.", TRAINING
     )
     split_seed: int = setting(1, "Custom data: random seed of that split; keep it for all runs of a sweep.", TRAINING)
 

@@ -1,7 +1,7 @@
-"""Flag machinery: frozen dataclasses whose fields are command-line flags.
+"""Frozen dataclasses whose fields are command-line flags.
 
-To add a flag, add a field: it declares default, help text and limits. Its scope says when a different value means a
-different run: `MODEL` (to evaluate a run or to continue its training), `TRAINING` (to continue it only) or None.
+To add a flag, add a field with a default, help text and limits. Its scope says when the value must equal that of the
+recorded run: `MODEL` (to evaluate the run or to continue its training), `TRAINING` (only to continue it) or None.
 
 Imports no TensorFlow, so that a mistake on the command line is reported before TensorFlow's slow import.
 """
@@ -21,7 +21,7 @@ from absl import app, flags
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 
-# Flags belong to the script that defines them through this module: `--help` lists them under its name.
+# Assign flags to the script that defines them, not to this module: `--help` lists them under its name.
 flags.disclaim_key_flags()
 
 MODEL = "model"
@@ -75,7 +75,7 @@ def setting(
       help_text: text for `--help`; absl adds the default.
       scope: see the module's docstring.
       limits: valid values.
-      kind: how runs are compared: by `value`; by `path`, made absolute; or by the content of a `file`.
+      kind: how to compare runs: by `value`; by absolute `path`; or by the content of a `file`.
       legacy: value in effect before the flag existed; the default if None.
     """
     legacy = default if legacy is None else legacy
@@ -93,7 +93,7 @@ class FlagGroup:
     RULES: ClassVar[Rules] = ()
 
     def validate(self) -> None:
-        """Raise `errors.UserError` for invalid values and combinations. Looks at no files."""
+        """Raise `errors.UserError` for invalid values or combinations. Does not access files."""
         for field in dataclasses.fields(self):
             field.metadata["limits"].check(field.name, getattr(self, field.name))
         for group in reversed(type(self).__mro__):
@@ -101,7 +101,7 @@ class FlagGroup:
                 rule(self)
 
     def needed_paths(self) -> Dict[str, str]:
-        """Return flag -> what its path must lead to: `file`, `folder`, `file or folder` or `checkpoint`."""
+        """Return flag -> kind of path it must name: `file`, `folder`, `file or folder` or `checkpoint`."""
         return {}
 
     def check_paths(self) -> None:
@@ -112,7 +112,7 @@ class FlagGroup:
                 raise errors.UserError(f"--{name}={path}: no such {kind}. Paths are relative to {os.getcwd()}.")
 
     def comparable_values(self, scopes: Sequence[str]) -> Dict[str, Any]:
-        """Return the JSON values that tell two runs apart, in one canonical spelling each."""
+        """Return the values that distinguish two runs, in a canonical JSON form."""
         return {
             field.name: _comparable(getattr(self, field.name), field.metadata["kind"])
             for field in dataclasses.fields(self)
@@ -120,7 +120,7 @@ class FlagGroup:
         }
 
     def training_values(self) -> Dict[str, Any]:
-        """Return the settings of a training that mean something on other machines too, so no paths."""
+        """Return the training settings that are meaningful on other machines, i.e. without paths."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)

@@ -1,4 +1,4 @@
-"""Settings in groups: those of `RunSettings` serve any model; BERT and its adapters have their own.
+"""Groups of settings: `RunSettings` applies to any model; BERT and its adapters have their own groups.
 
 `Settings` combines them all, with flat attributes such as `settings.learning_rate`. The settings of an entry point
 derive from it. Imports no TensorFlow, see `flags`.
@@ -34,14 +34,14 @@ class BertSettings(FlagGroup):
     init_checkpoint: Optional[str] = setting(
         None,
         "Initial weights: a checkpoint of BERT or of Google's adapter-bert, or the output folder of a run. Not needed "
-        "to continue or evaluate a run, which has recorded it.",
+        "to continue or evaluate a run, which records it.",
         TRAINING,
         kind="path",
     )
 
     @property
     def tokenizer_key(self) -> str:
-        """A key that is equal for settings that produce equal token ids."""
+        """A key that identifies the tokenizer: equal keys imply equal token ids."""
         values = self.comparable_values((MODEL,))
         return repr([values[name] for name in ("vocab_file", "spm_model_file", "do_lower_case")])
 
@@ -149,7 +149,10 @@ class TrainingSettings(FlagGroup):
     eval_batch_size: int = setting(8, "Examples per evaluation batch; scores do not depend on it.", None, POSITIVE)
     predict_batch_size: int = setting(8, "Examples per prediction batch; results do not depend on it.", None, POSITIVE)
     learning_rate: float = setting(
-        5e-5, "Peak learning rate. Adapters need more than full fine-tuning: 3e-4 to 3e-3.", TRAINING, NOT_NEGATIVE
+        5e-5,
+        "Peak learning rate. Adapters need higher ones than full fine-tuning: 3e-4 to 3e-3.",
+        TRAINING,
+        NOT_NEGATIVE,
     )
     num_train_epochs: float = setting(3.0, "Passes over the training set.", TRAINING, NOT_NEGATIVE)
     warmup_proportion: float = setting(
@@ -243,7 +246,7 @@ def _check_tpu_batches(settings: RunSettings) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
-    """What a run of any model needs."""
+    """Settings of a run with any model."""
 
     output_dir: Optional[str] = setting(None, "Folder for checkpoints and results; created if it does not exist.")
     do_train: bool = setting(False, "Train the model.")
@@ -273,7 +276,7 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
         return self.pad_to_max_seq_length or self.device.needs_static_shapes
 
     def comparable_values(self, scopes: Sequence[str]) -> Dict[str, Any]:
-        """As in the base class. Padding counts as set where the device requires it."""
+        """As in the base class. Padding counts as enabled if the device requires it."""
         values = super().comparable_values(scopes)
         if "pad_to_max_seq_length" in values:
             values["pad_to_max_seq_length"] = self.pads_all
@@ -296,13 +299,13 @@ def _check_no_glob_patterns(settings: Settings) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Settings(RunSettings, AdapterSettings, BertSettings):
-    """What every entry point for BERT needs."""
+    """Settings shared by all entry points for BERT."""
 
     RULES: ClassVar[Rules] = (_check_pack_has_base, _check_no_glob_patterns)
 
     def needed_paths(self) -> Dict[str, str]:
         """As in the base class."""
         needed = {"bert_config_file": "file", "vocab_file": "file", "spm_model_file": "file"}
-        if not os.path.isdir(self.output_dir or ""):  # a finished run can be evaluated without them
+        if not os.path.isdir(self.output_dir or ""):  # an existing run can be evaluated without them
             needed.update(init_checkpoint="checkpoint", adapter_pack="file or folder")
         return needed

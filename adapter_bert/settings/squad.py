@@ -76,7 +76,7 @@ class SquadSettings(Settings):
 
     @property
     def rules(self) -> AnswerRules:
-        """What counts as an answer."""
+        """Which spans are valid answers."""
         return AnswerRules(
             self.n_best_size, self.max_answer_length, self.version_2_with_negative, self.null_score_diff_threshold
         )

@@ -44,7 +44,7 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
         bert = PretrainedBert.load(settings)
         head = make_head(settings, data)
         trainer = Trainer(settings, bert, head, folder, data.fingerprints(), len(data.splits.get("train", ())))
-        # Before there is a session: features are made in forked processes.
+        # Create features before there is a session, because this forks processes.
         features = make_features(trainer, data)
     results = None
     if settings.do_train:
@@ -79,10 +79,10 @@ def _load_custom_data(settings: ClassifierSettings, requested: Dict[str, bool]) 
     if settings.data_dir:
         raise errors.UserError(
             f"--data_dir={settings.data_dir} is the folder of a known task and cannot be combined with --train_file, "
-            "--dev_file and --test_file, which are paths of their own."
+            "--dev_file and --test_file, which are complete paths."
         )
     custom_data = settings.custom_data
-    # Needed even without training: the rest must be what was trained on, or training rows would be evaluated.
+    # Needed even without training: the same rows must be held out, or training rows would be evaluated.
     requested["train"] |= bool(settings.do_eval and settings.train_file and custom_data.splits_off_dev)
     splits = [name for name, is_requested in requested.items() if is_requested]
     labels = RunFolder(settings.output_dir or "").labels(settings)
@@ -108,7 +108,7 @@ def make_head(settings: ClassifierSettings, data: TaskData) -> LabelHead:
 
 
 def make_features(trainer: Trainer[ClassifierSettings], data: TaskData) -> Features:
-    """Return the TFRecord files of each split, from the cache of features if they are there."""
+    """Return the TFRecord files of each split, from the feature cache if possible."""
     settings = trainer.settings
     store = FeatureStore(settings.feature_folders, trainer.bert.tokenizer, settings.tokenizer_key)
     batch_sizes = {"dev": settings.eval_batch_size, "test": settings.predict_batch_size}
@@ -124,7 +124,7 @@ def make_scorer(head: LabelHead, task: tasks.Task) -> Scorer:
     """Return the function that scores predictions for the dev split."""
     names = task.metrics
     if not task.is_regression:
-        # The original reports it for every task.
+        # The original reports accuracy for every task.
         names = tuple(dict.fromkeys(names + ("accuracy",)))
     return functools.partial(score_rows, names, head)
 

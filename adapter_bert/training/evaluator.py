@@ -12,13 +12,13 @@ from adapter_bert.evaluation.scores import Row, Scorer, Scores
 
 
 def epoch_ends(num_examples: int, batch_size: int, total_steps: int) -> FrozenSet[int]:
-    """Return the last step of each epoch, and the last step of all."""
+    """Return the last step of each epoch, and the last step of training."""
     epochs = total_steps * batch_size // num_examples
     return frozenset([num_examples * epoch // batch_size for epoch in range(1, epochs + 1)] + [total_steps]) - {0}
 
 
 def multiples(interval: int, total_steps: int) -> FrozenSet[int]:
-    """Return the multiples of an interval, and the last step of all."""
+    """Return the multiples of an interval, and the last step of training."""
     return frozenset([*range(interval, total_steps, interval), total_steps])
 
 
@@ -42,8 +42,8 @@ class EvaluationPlan:
 class Evaluator:
     """Evaluates at given steps, keeps the best weights, and decides when to stop.
 
-    The best weights are the run's pack. Its step and the history are the whole state: both survive a kill at any time,
-    and a training that continues from an older checkpoint repeats the evaluations after it, except for the best.
+    The best weights are saved as the run's pack. Its step and the history are the only state, and both survive a kill
+    at any time. Training that resumes from an older checkpoint repeats the evaluations after it, except the best one.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class Evaluator:
         start: int = 0,
         saved_step: Optional[int] = None,
     ) -> None:
-        """Continue from an earlier state.
+        """Start, or resume from the state that an earlier process left.
 
         Args:
           plan: when and how to evaluate.
           history: history of the run.
-          save_best: saves the weights of a checkpoint, with their scores, as the best.
-          start: step at which the training starts.
+          save_best: saves a checkpoint with its scores as the best so far.
+          start: step at which training starts.
           saved_step: step of the best weights so far.
         """
         self.plan = plan
@@ -75,7 +75,7 @@ class Evaluator:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the scores have not improved for as long as the patience allows."""
+        """Whether the score has not improved within `patience` evaluations."""
         if self.plan.patience is None or self._best is None:
             return False
         return sum(entry["step"] > self._best["step"] for entry in self._history.evaluations) >= self.plan.patience
@@ -83,7 +83,7 @@ class Evaluator:
     def evaluate(self, step: int, rows: Sequence[Row], checkpoint: str) -> None:
         """Score predictions for the dev set, and save the checkpoint if it is the best so far.
 
-        The lower loss decides between equal scores.
+        If scores are equal, the lower loss wins.
         """
         scores = self.plan.score(rows)
         is_best = self._is_best(scores)
@@ -116,7 +116,7 @@ class Evaluator:
         if self.plan.summary_folder is None:
             return
         values = dict(scores.metrics, loss=scores.loss)
-        # TensorFlow 2 creates a writer in graph mode only.
+        # TensorFlow 2 can create this writer only in graph mode.
         with tf.Graph().as_default():
             writer = tf.summary.FileWriterCache.get(self.plan.summary_folder)
         writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag=k, simple_value=v) for k, v in values.items()]), step)

@@ -1,4 +1,4 @@
-"""Turn failures of a training into errors that a user can act on."""
+"""Turn training failures into errors that a user can act on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def translate_failures(settings: Settings, folder: RunFolder, progress: Sequence
     Args:
       settings: settings of the run.
       folder: output folder of the run.
-      progress: receives the progress hooks while the training runs; they are closed at its end.
+      progress: list to which training adds its progress hooks; they are closed on exit.
     """
     try:
         yield

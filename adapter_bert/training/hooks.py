@@ -1,4 +1,4 @@
-"""Hooks of a training: progress, checkpoints and evaluation of the dev set."""
+"""Training hooks: progress, checkpoints and evaluation of the dev set."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from adapter_bert.training.evaluator import Evaluator
 from adapter_bert.training.model_fn import TrainingTensors
 from adapter_bert.weights import checkpoints
 
-# With its postfix, fits into 80 columns.
+# Fits into 80 columns, including the postfix.
 BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
 class _StepHook(tf.train.SessionRunHook):
-    """Counts steps from where the session starts.
+    """Counts steps, starting from the step of the session.
 
     Fetching the step counter together with the training step could return its value before or after the increment.
     """
@@ -45,7 +45,7 @@ class _StepHook(tf.train.SessionRunHook):
 class ProgressHook(_StepHook):
     """Shows step, mean loss since the last line, learning rate, examples per second and the time left.
 
-    Shows a bar on a terminal and lines in a log. Time between steps, e.g. of the hooks after this one, is not counted.
+    Shows a bar on a terminal and lines in a log. Time between steps, e.g. in later hooks, is not counted.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class ProgressHook(_StepHook):
         """Create a hook.
 
         Args:
-          tensors: tensors of the training.
-          total_steps: number of steps of the whole run.
+          tensors: tensors of the training graph.
+          total_steps: total number of steps of the run.
           batch_size: number of examples in a step.
           history: receives the time of each step.
-          stop: ends the training once it is set.
+          stop: stops training once it is set.
           every_seconds: minimum time between two lines; the last step always has one.
           on_terminal: whether to show a bar; by default if the log goes to a terminal.
         """
@@ -97,12 +97,12 @@ class ProgressHook(_StepHook):
             self._bar = tqdm(total=self._total_steps, initial=self.step, ncols=columns, nrows=rows, bar_format=BAR)
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
-        """Fetch what is shown."""
+        """Fetch the values to show."""
         self._started = time.perf_counter()
         return tf.train.SessionRunArgs([self._tensors.loss, self._tensors.learning_rate, self._tensors.width])
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
-        """Count the step, and show a line if it is time for one."""
+        """Count the step, and log a line if one is due."""
         seconds = time.perf_counter() - self._started
         loss, rate, width = run_values.results
         self.step += 1
@@ -139,7 +139,7 @@ class ProgressHook(_StepHook):
         )
 
     def close(self) -> None:
-        """Close the bar. Call this however the training ends."""
+        """Close the bar. Call this even if training fails."""
         if self._bar is not None:
             self._bar.close()
             self._redirect.__exit__(None, None, None)
@@ -147,7 +147,7 @@ class ProgressHook(_StepHook):
 
 
 class CheckpointHook(_StepHook):
-    """Saves checkpoints at a fixed interval, and when the training ends."""
+    """Saves checkpoints at a fixed interval, and at the end of training."""
 
     def __init__(self, saver: tf.train.Saver, output_dir: str, every_steps: int) -> None:
         self._saver = saver
@@ -156,12 +156,12 @@ class CheckpointHook(_StepHook):
         self._saved_step = 0
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Remember the step of the checkpoint that the session may have started from."""
+        """Store the initial step, which may already have a checkpoint."""
         super().after_create_session(session, coord)
         self._saved_step = self.step
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
-        """Save if it is time to."""
+        """Save if a checkpoint is due."""
         self.step += 1
         if self.step % self._every_steps == 0:
             self.save(run_context.session)
@@ -171,7 +171,7 @@ class CheckpointHook(_StepHook):
         self.save(session)
 
     def save(self, session: tf.Session) -> str:
-        """Save a checkpoint of this step, unless there is one; return its prefix."""
+        """Save a checkpoint of this step, unless it exists; return its prefix."""
         if self._saved_step != self.step:
             self._saver.save(session, self._prefix, global_step=self.step)
             self._saved_step = self.step
@@ -179,7 +179,7 @@ class CheckpointHook(_StepHook):
 
 
 class EvaluationHook(_StepHook):
-    """Evaluates the dev set with the current weights, in the session of the training."""
+    """Evaluates the dev set with the current weights, in the training session."""
 
     def __init__(
         self, tensors: TrainingTensors, evaluator: Evaluator, checkpoint_hook: CheckpointHook, num_examples: int
@@ -187,7 +187,7 @@ class EvaluationHook(_StepHook):
         """Create a hook.
 
         Args:
-          tensors: tensors of the training, with a dev set.
+          tensors: tensors of the training graph, with a dev set.
           evaluator: decides when to evaluate, and scores the predictions.
           checkpoint_hook: saves checkpoints; must come before this hook.
           num_examples: size of the dev set.
@@ -198,10 +198,10 @@ class EvaluationHook(_StepHook):
         self._num_examples = num_examples
 
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
-        """Evaluate if it is time to, and stop the training if the evaluator says so."""
+        """Evaluate if due, and stop training if the evaluator says so."""
         self.step += 1
         if self._evaluator.is_due(self.step):
-            # Save a checkpoint first: a killed run continues from its last evaluation.
+            # Save a checkpoint first, so that a killed run resumes from its last evaluation.
             prefix = self._checkpoint_hook.save(run_context.session)
             self._evaluator.evaluate(self.step, self._predict(run_context.session), prefix)
         if self._evaluator.should_stop:

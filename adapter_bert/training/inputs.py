@@ -16,14 +16,14 @@ LabelTypes = Mapping[str, tf.DType]
 def training_input_fn(
     record_files: Files, settings: Settings, label_types: LabelTypes, total_steps: int, seed: int, start: int
 ) -> records.InputFn:
-    """Return the input function of a training.
+    """Return the input function for training.
 
     Args:
       record_files: features of the training split.
       settings: settings of the run.
       label_types: see `Head.label_types`.
-      total_steps: number of steps of the training.
-      seed: seed of the order.
+      total_steps: total number of training steps.
+      seed: seed of the training order.
       start: step to start from.
     """
     if not settings.pads_all:

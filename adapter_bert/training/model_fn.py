@@ -1,4 +1,4 @@
-"""The one `model_fn`: BERT, a head and an optimizer, for every entry point and for notebooks."""
+"""The `model_fn` of all entry points and notebooks: BERT, a head and an optimizer."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class TrainingTensors:
 
     Attributes:
       loss: scalar.
-      learning_rate: scalar, of this step.
-      width: scalar, number of tokens of a sequence in this batch, including padding.
+      learning_rate: scalar, the rate of this step.
+      width: scalar, tokens per sequence in this batch, including padding.
       saver: saves checkpoints.
-      dev_start: operation that returns to the start of the dev set; None if there is no dev set.
+      dev_start: operation that rewinds the dev set; None if there is no dev set.
       dev_batch: predictions for the next batch of the dev set with the current weights.
     """
 
@@ -66,7 +66,7 @@ def _no_hooks(tensors: TrainingTensors) -> List[tf.train.SessionRunHook]:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingPlan:
-    """How a model is trained.
+    """How to train a model.
 
     Attributes:
       schedule: steps and learning rate.
@@ -108,9 +108,9 @@ class ModelFn:
         Args:
           spec: the model.
           weights: initial values; None for random ones.
-          plan: needed for training only.
+          plan: how to train; needed only for training.
           device: where the model runs.
-          init_checkpoint: if `weights` is None: provides all variables that it has by name.
+          init_checkpoint: used if `weights` is None: initializes all variables that it contains, matched by name.
         """
         self.spec = spec
         self._weights = weights
@@ -188,7 +188,7 @@ class ModelFn:
         return optimization.trainable_variables(self.spec.tuning_mode, self.spec.top_layers)
 
     def training_tensors(self, features: Features, loss: tf.Tensor, saver: Optional[tf.train.Saver]) -> TrainingTensors:
-        """Build what hooks use; with dev data, also the network that evaluates it."""
+        """Build the tensors that hooks use; with dev data, also the network that evaluates it."""
         rate = tf.get_collection(optimization.LEARNING_RATE)[-1]
         width = tf.shape(features["input_ids"])[1]
         tf.summary.scalar("learning_rate", rate)
@@ -234,10 +234,10 @@ def notebook_model_fn(
     top_layers: Optional[int] = None,
     adapter_pack: Optional[str] = None,
 ) -> ModelFn:
-    """Create a `model_fn` from the arguments of the original scripts, then ours.
+    """Create a `model_fn` from the original scripts' arguments, followed by ours.
 
     Args:
-      adapter_pack: a pack to place on `init_checkpoint`.
+      adapter_pack: a pack to load on top of `init_checkpoint`.
     """
     spec = ModelSpec(bert_config, head, adapter_fn, tuning_mode, top_layers, use_one_hot_embeddings)
     weights = None

@@ -32,24 +32,24 @@ def make_schedule(settings: Settings, num_examples: int) -> Schedule:
 def check_weights(
     weights: Optional[Weights], settings: Settings, bert: PretrainedBert, record: RunRecord, folder: RunFolder
 ) -> None:
-    """Check that weights were trained for this tokenizer, these labels and this case, and can predict if asked to."""
+    """Check that weights match the tokenizer, its case and the labels, and have a trained head if they must predict."""
     if weights is None:
         return
     if settings.init_checkpoint and not folder.contains(weights.path):
         tokenization.validate_case_matches_checkpoint(settings.do_lower_case, settings.init_checkpoint)
     if weights.pack:
         _check_pack(weights.pack, weights.path, settings, bert, record)
-    # An untrained head can be evaluated, for comparison; nobody wants its predictions.
+    # An untrained head may be evaluated for comparison, but its predictions are useless.
     only_predicts = settings.do_predict and not settings.do_train and not settings.do_eval
     if only_predicts and any(optimization.HEAD.search(name) for name in weights.fresh):
         raise errors.UserError(
-            f"{weights.path} contains no trained head, so there is nothing to predict with: pass the --output_dir, "
-            "--init_checkpoint or --adapter_pack of a training."
+            f"{weights.path} contains no trained head, so it cannot predict: pass the --output_dir, "
+            "--init_checkpoint or --adapter_pack of a training run."
         )
 
 
 def _check_pack(pack: packs.Pack, path: str, settings: Settings, bert: PretrainedBert, record: RunRecord) -> None:
-    """Check that a pack computes the same here as where it was trained."""
+    """Check that a pack predicts the same here as where it was trained."""
     packs.check_architecture(pack, path, bert.config.to_dict(), settings.bert_config_file or "")
     packs.check_adapter(pack, path, settings.adapter)
     if pack.config.tokenizer != bert.tokenizer_description:
@@ -76,7 +76,7 @@ def _check_pack(pack: packs.Pack, path: str, settings: Settings, bert: Pretraine
 def base_fingerprints(
     spec: ModelSpec, weights: Optional[Weights], record: RunRecord, is_continued: bool
 ) -> Dict[str, Optional[str]]:
-    """Return hashes of the BERT that a run started from, and of its frozen variables; None where they are random."""
+    """Return hashes of the BERT that a run started from and of its frozen variables; None if they are random."""
     if weights is None:
         return {"base": None, "frozen": None}
     base = record.fingerprints.get("base") if is_continued else weights.fingerprint(spec.base_names)
@@ -84,7 +84,7 @@ def base_fingerprints(
 
 
 def describe_pack(settings: Settings, spec: ModelSpec, bert: PretrainedBert, record: RunRecord) -> packs.PackConfig:
-    """Describe the packs of a run, apart from what changes while it trains."""
+    """Describe the packs of a run, except for values that change during training."""
     fingerprints: Dict[str, Any] = dict(record.fingerprints)
     return packs.PackConfig(
         task=settings.task_name or "",

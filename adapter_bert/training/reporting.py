@@ -18,14 +18,14 @@ from adapter_bert.weights import fingerprints
 def make_results(
     trainer: Trainer, scores: Scores, majority: Mapping[str, float], data: Mapping[str, Any], rows: Sequence[Row]
 ) -> EvalResults:
-    """Return everything about an evaluation.
+    """Collect the results of an evaluation.
 
     Args:
       trainer: the run.
       scores: scores of the dev split.
-      majority: scores of always predicting the same.
+      majority: scores of a constant prediction: the most frequent class, the mean, or no answer.
       data: size and fingerprint of each split.
-      rows: predictions; a hash of their logits shows whether another run predicts the same.
+      rows: predictions; their logits are hashed, to compare runs.
     """
     spec, record, weights = trainer.spec, trainer.record, trainer.weights
     return EvalResults(
@@ -65,9 +65,9 @@ def report(trainer: Trainer, scores: Scores, results: EvalResults) -> None:
     if results.collapsed:
         advice = "The run has learned nothing: try a lower --learning_rate, smaller batches or more epochs."
         if not trainer.settings.do_train:
-            advice = "Are these weights for this task?"
+            advice = "Check that these weights belong to this task."
         if not results.step:
-            advice = "The weights are untrained: add --do_train=true, or pass the --output_dir of a training."
+            advice = "The weights are untrained: add --do_train=true, or pass the --output_dir of a training run."
         tf.logging.warning("***** Collapsed: all predictions are the same. %s *****", advice)
     trainer.add_scores(scores)
     trainer.folder.write_results(results)

@@ -40,7 +40,7 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
         bert = PretrainedBert.load(settings)
         num_questions = data.train.num_questions if data.train else 0
         trainer = Trainer(settings, bert, SpanHead(), folder, data.fingerprints(), num_questions)
-        # Before there is a session: features are made in forked processes.
+        # Create features before there is a session, because this forks processes.
         features = make_features(trainer, data)
     decoder = AnswerDecoder(data.dev, bert.tokenizer, settings.lengths, settings.rules) if data.dev else None
     results = None
@@ -54,7 +54,7 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
 
 
 def use_recorded_name(settings: SquadSettings, folder: RunFolder) -> SquadSettings:
-    """Complete the task's name, and warn if the weights were trained for the other version of SQuAD."""
+    """Fill in the task's name, and warn if the weights were trained on the other version of SQuAD."""
     recorded = folder.recorded_settings(settings)
     version_2 = settings.version_2_with_negative
     trained = recorded.get("version_2_with_negative", version_2)
@@ -109,7 +109,7 @@ def make_features(trainer: Trainer[SquadSettings], data: SquadData) -> Features:
 def answer(
     trainer: Trainer[SquadSettings], data: SquadData, dev_files: List[str], decoder: AnswerDecoder
 ) -> Optional[EvalResults]:
-    """Answer the dev file, and score the answers if the right ones are known.
+    """Answer the dev file, and score the answers if it has gold answers.
 
     Write `predictions.json`, `nbest_predictions.json` and, for SQuAD 2.0, `null_odds.json`; with scores also
     `eval_results.txt` and `results.json`.
@@ -135,7 +135,7 @@ def answer(
 
 
 def _log_fitted_threshold(trainer: Trainer[SquadSettings]) -> None:
-    """Log the threshold that the training fitted, because none can be fitted to a file without answers."""
+    """Log the threshold fitted during training, because none can be fitted to a file without answers."""
     settings, pack = trainer.settings, trainer.weights.pack
     fitted = pack.config.metrics.get("best_f1_thresh") if pack else None
     if settings.version_2_with_negative and fitted is not None:
@@ -154,5 +154,5 @@ def _log_better_threshold(results: EvalResults) -> None:
             scores["best_f1_thresh"],
             scores["best_f1"],
             scores["f1"],
-            "" if scores["best_f1"] > results.majority["best_f1"] else ", the same as without any answer",
+            "" if scores["best_f1"] > results.majority["best_f1"] else ", the same as answering no question",
         )

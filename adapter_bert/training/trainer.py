@@ -85,7 +85,7 @@ class Trainer(Generic[SettingsType]):
           num_train_examples: size of the training split; needed for training only.
 
         Raises:
-          errors.UserError: something does not exist, or does not fit.
+          errors.UserError: a file is missing, or files and settings do not match.
         """
         self.settings = settings
         self.bert = bert
@@ -114,8 +114,8 @@ class Trainer(Generic[SettingsType]):
 
     @property
     def weights(self) -> Weights:
-        """The weights that `predict` uses: after training the run's pack, otherwise those to be evaluated."""
-        assert self._weights is not None, "a training from random weights has not started yet"
+        """The weights that `predict` uses: the run's pack after training, otherwise the weights to evaluate."""
+        assert self._weights is not None, "training from random weights has not started yet"
         return self._weights
 
     def _resolve(self, purpose: str, base: Optional[loading.WeightFile] = None) -> Optional[Weights]:
@@ -132,7 +132,7 @@ class Trainer(Generic[SettingsType]):
     # ---------------------------------------------------------------------------------------------- training
 
     def train(self, record_files: Files, dev: Optional[DevSet] = None) -> None:
-        """Train to the last step, from the newest checkpoint if there is one; then use the best weights.
+        """Train to the last step, starting from the newest checkpoint if there is one; then select the best weights.
 
         Args:
           record_files: features of the training split.
@@ -147,7 +147,7 @@ class Trainer(Generic[SettingsType]):
             # The run may have been killed between a checkpoint and its evaluation.
             self._evaluate_newest(evaluation, start)
         if evaluation and evaluation.evaluator.should_stop:
-            tf.logging.info("The training stopped early at step %d; nothing is left to do.", start)
+            tf.logging.info("Training stopped early at step %d; nothing is left to do.", start)
         else:
             tf.logging.info(
                 "***** Training: steps %d to %d, batch size %d, seed %d *****",
@@ -176,14 +176,14 @@ class Trainer(Generic[SettingsType]):
         return Evaluator(plan, history, self._best_pack.save, start, saved.step if saved else None)
 
     def _evaluate_newest(self, evaluation: DevEvaluation, step: int) -> None:
-        """Evaluate the newest checkpoint, which is of this step, if that is due."""
+        """Evaluate the newest checkpoint, written at `step`, if an evaluation is due."""
         if evaluation.evaluator.is_due(step):
             newest = self._own_weights(loading.TRAIN)
             rows = list(self._predict(evaluation.dev.record_files, self.settings.eval_batch_size, newest))
             evaluation.evaluator.evaluate(step, rows, newest.path)
 
     def _train_in_pieces(self, record_files: Files, history: History, evaluation: Optional[DevEvaluation]) -> None:
-        """Train with interruptions for evaluation: the graph of a TPU has no place for a second model."""
+        """Alternate between training and evaluation: a TPU graph cannot contain a second model."""
         total = self._schedule.num_train_steps
         for step in sorted(evaluation.evaluator.plan.due_steps if evaluation else [total]):
             if step <= self.folder.latest_step():
@@ -204,7 +204,7 @@ class Trainer(Generic[SettingsType]):
         """Train up to a step, and evaluate in the same session if requested."""
         settings = self.settings
         progress: List[hooks.ProgressHook] = []
-        # On a TPU no hook would see the request: signals end the process at once.
+        # On a TPU no hook would see the request, so signals end the process immediately.
         with signals.deferred(settings.device.supports_hooks) as stop:
             make_hooks = functools.partial(self._make_hooks, progress, history, stop, evaluation)
             estimator = self._training_estimator(make_hooks, evaluation.dev if evaluation else None)
@@ -264,7 +264,7 @@ class Trainer(Generic[SettingsType]):
             settings.gradient_accumulation_steps,
             settings.use_xla,
         )
-        # Create the writer of summaries here: the estimator's would start with the graph, which is larger than the
+        # Create the summary writer here: the estimator's own would first write the graph, which is larger than the
         # weights.
         with tf.Graph().as_default():
             tf.summary.FileWriterCache.get(self.folder.path)
@@ -288,7 +288,7 @@ class Trainer(Generic[SettingsType]):
 
     def _predict(self, record_files: Files, batch_size: int, weights: Weights) -> Iterator[Row]:
         settings = self.settings
-        # All values come from `weights`: the estimator must not find a checkpoint. It does not create this folder.
+        # All values come from `weights`, so the estimator must not find a checkpoint. It does not create this folder.
         config = self._run_config(os.path.join(self.folder.path, uuid.uuid4().hex), summary_steps=1)
         model_fn = ModelFn(self.spec, weights, device=settings.device)
         estimator = estimators.make_estimator(model_fn, settings.device, config, settings.train_batch_size, batch_size)
@@ -298,6 +298,6 @@ class Trainer(Generic[SettingsType]):
             yield from predicted_rows(predicted, feature_store.num_records(record_files), "predictions")
 
     def add_scores(self, scores: Scores) -> None:
-        """Add scores to the pack of a training that was not evaluated while it ran."""
+        """Add scores to the pack of a run that was not evaluated during training."""
         if self.settings.do_train:
             self._best_pack.add_scores(scores)

@@ -203,7 +203,7 @@ class TestLearning:
         for changes, expected in (
             ({"bank": str(tmp_path / "new"), "base_dir": ""}, "give --base_dir"),
             ({"base_dir": os.path.dirname(other)}, "has another base than"),
-            ({"init_checkpoint": other}, "--init_checkpoint does not go with a stream"),
+            ({"init_checkpoint": other}, "--init_checkpoint cannot be used in a stream"),
         ):
             process = run_command(dict(flags, **changes), os.path.join("scripts", "run_stream.py"))
             assert process.returncode == 1
