@@ -1,4 +1,4 @@
-"""Every token knows the stretch of the original text it stands for, whatever the clean-up did to that text."""
+"""`tokenize_with_offsets` returns the span of the original text that each token represents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.test_tokenization import SAME_FOR_BOTH, SHARED_SPM, SHARED_VOCAB, SPE
 
 SQUAD = os.path.join(SHARED, "data", "squad", "dev-v1.1.rebuilt.json")
 WORDS = ["cafe", "naive", "un", "##want", "##ed", "istanbul", "οδος"]
-# Characters that some step of a clean-up drops, splits, joins, reorders or sets apart.
+# Characters that the clean-up drops, splits, joins, reorders or isolates.
 TRICKY = (
     "aAeEsSxX019,,.-'''```\" \t\n\xa0\u3000\u2028\u200b\u200d\u200e\ufeff\xad\x00\x01\x1c\x85\ufffd\u2581"
     "\u0130\u0131\u03a3\u03c3\u03c2\xdf\u1e9e\ufb01\ufdfa\xe9\xc9\u0301\u0308\u0323\u0344\u0345\u1fef\u037e\xb4"
@@ -27,7 +27,7 @@ TRICKY = (
 
 
 def random_texts(count, seed):
-    """Short texts of tricky characters, with some of the first scripts and some of any code point among them."""
+    """Return short texts of tricky characters, mixed with some from the first scripts and some of any code point."""
     generator = random.Random(seed)
 
     def character():
@@ -37,26 +37,24 @@ def random_texts(count, seed):
     return ["".join(character() for _ in range(generator.randrange(25))) for _ in range(count)]
 
 
-def stretches(tokenizer, text):
-    """Pairs of token and original writing."""
+def tokens_with_text(tokenizer, text):
+    """Return pairs of a token and the part of the text that it represents."""
     tokens, spans = tokenizer.tokenize_with_offsets(text)
     return [(token, text[start:end]) for token, (start, end) in zip(tokens, spans)]
 
 
 def check(tokenizer, text):
-    """What holds for every text: the tokens of `tokenize`, and spans in the text that never go backwards."""
+    """Check that the tokens are those of `tokenize`, and that the spans are inside the text and in order."""
     tokens, spans = tokenizer.tokenize_with_offsets(text)
     assert tokens == tokenizer.tokenize(text)
     assert len(spans) == len(tokens)
     bounds = [(0, 0)] + spans + [(len(text), len(text))]
     for (start, end), (next_start, next_end) in zip(bounds, bounds[1:]):
-        assert start <= end, (text, tokens, spans)
-        assert start <= next_start, (text, tokens, spans)
-        assert end <= next_end, (text, tokens, spans)
+        assert start <= end and start <= next_start and end <= next_end, (text, tokens, spans)
 
 
 def over_marks(text, end):
-    """Where the marks that stand at `end` are over."""
+    """Return the end of the marks that start at `end`."""
     while end < len(text) and unicodedata.category(text[end]) == "Mn":
         end += 1
     return end
@@ -64,7 +62,7 @@ def over_marks(text, end):
 
 @pytest.fixture(scope="module")
 def vocab_file(tmp_path_factory):
-    """Some words, and every character that the texts of this file can turn into; only `q` is unknown."""
+    """Write a vocabulary of some words and all characters that the texts here can become; only `q` is unknown."""
     texts = "".join(SAME_FOR_BOTH) + TRICKY + "dfkwz;!\u0660\u1b44\u302e"
     characters = set(texts + unicodedata.normalize("NFD", texts.lower()))
     characters = sorted(char for char in characters - set("qQ\ud83d\ude00") if not char.isspace())
@@ -84,7 +82,7 @@ def cased(vocab_file):
 
 @pytest.fixture(scope="module")
 def paragraphs():
-    """Every fifth paragraph of SQuAD's development set."""
+    """Return every fifth paragraph of SQuAD's development set."""
     if not os.path.exists(SQUAD):
         pytest.skip(f"REAL DATA NOT TESTED: there is no {SQUAD}")
     with open(SQUAD, encoding="utf-8") as file:
@@ -122,30 +120,30 @@ def paragraphs():
         ("\ud83dx x", [("[UNK]", "\ud83dx"), ("x", "x")]),
     ],
 )
-def test_a_word_piece_stands_for_its_original_writing(uncased, text, expected):
-    assert stretches(uncased, text) == expected
+def test_a_word_piece_spans_its_original_text(uncased, text, expected):
+    assert tokens_with_text(uncased, text) == expected
 
 
-def test_spans_count_code_points_of_the_text_as_given(uncased):
+def test_spans_are_in_code_points_of_the_original_text(uncased):
     tokens, spans = uncased.tokenize_with_offsets("  \x00😀 Unwanted,e\u0301")
     assert tokens == ["😀", "un", "##want", "##ed", ",", "e"]
     assert spans == [(3, 4), (5, 7), (7, 11), (11, 13), (13, 14), (14, 16)]
 
 
-def test_without_lower_casing_marks_are_characters_like_any_other(cased):
+def test_cased_text_keeps_marks_as_separate_pieces(cased):
     expected = [("cafe", "ca\u200bfe"), ("##\u0301", "\u0301"), ("\u0130", "\u0130"), (",", ",")]
-    assert stretches(cased, "ca\u200bfe\u0301 \u0130,") == expected
+    assert tokens_with_text(cased, "ca\u200bfe\u0301 \u0130,") == expected
 
 
 def test_pieces_of_one_character_share_its_span(uncased):
     jamo = ["\u1112", "##\u1161", "##\u11ab"]
-    assert stretches(uncased, "x 한\u0301!")[1:] == [(piece, "한\u0301") for piece in jamo] + [("!", "!")]
+    assert tokens_with_text(uncased, "x 한\u0301!")[1:] == [(piece, "한\u0301") for piece in jamo] + [("!", "!")]
     decomposed = unicodedata.normalize("NFD", "한")
-    assert stretches(uncased, decomposed) == list(zip(jamo, decomposed))
+    assert tokens_with_text(uncased, decomposed) == list(zip(jamo, decomposed))
 
 
-def test_marks_that_change_places_keep_the_order_of_spans(uncased):
-    # Of these two, which are kept, the clean-up puts the second before the first.
+def test_spans_stay_in_order_if_normalization_reorders_marks(uncased):
+    # Both marks are kept, but normalization puts the second before the first.
     tokens, spans = uncased.tokenize_with_offsets("a\u302e\u1b44x")
     assert tokens == ["a", "##\u1b44", "##\u302e", "##x"]
     assert spans == [(0, 1), (1, 2), (2, 3), (3, 4)]
@@ -158,21 +156,21 @@ def test_word_pieces_of_any_text_have_valid_spans(uncased, cased):
 
 
 def plain(text):
-    """Lower-cased, without marks and control characters, and with one sigma only: final or not is up to the word."""
+    """Return text in lower case without marks and control characters, and with one form of sigma."""
     characters = unicodedata.normalize("NFD", text.lower()).replace("\u03c2", "\u03c3").replace("\ufffd", "")
     return "".join(char for char in characters if unicodedata.category(char) not in ("Mn", "Cc", "Cf"))
 
 
-def test_the_original_writing_of_a_word_piece_reads_like_the_piece(uncased):
+def test_the_original_text_of_a_word_piece_equals_the_piece_after_clean_up(uncased):
     compared = 0
     for text in random_texts(3000, seed=2) + SAME_FOR_BOTH:
-        # Marks that are kept and change places are the exception, with a test of their own.
+        # Marks that are kept and reordered are tested separately.
         text = "".join(char for char in text if not unicodedata.combining(char) or plain(char) == "")
         tokens, spans = uncased.tokenize_with_offsets(text)
         ends, starts = [0] + [end for _, end in spans], [start for start, _ in spans] + [len(text)]
         for token, (start, end), end_before, start_behind in zip(tokens, spans, ends, starts[1:]):
-            shares_a_character = start < end_before or start_behind < end
-            if token != "[UNK]" and not shares_a_character:
+            overlaps = start < end_before or start_behind < end
+            if token != "[UNK]" and not overlaps:
                 piece = token[2:] if token.startswith("##") else token
                 assert plain(text[start:end]) == plain(piece), (text, token)
                 compared += 1
@@ -183,7 +181,7 @@ def test_the_original_writing_of_a_word_piece_reads_like_the_piece(uncased):
 
 
 def huggingface(vocab_file, do_lower_case):
-    """A function from text to Hugging Face's tokens and spans."""
+    """Return a function from text to Hugging Face's tokens and spans."""
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.BertTokenizerFast(vocab_file, do_lower_case=do_lower_case)
 
@@ -195,9 +193,9 @@ def huggingface(vocab_file, do_lower_case):
 
 
 def compare_with_huggingface(vocab_file, do_lower_case, texts):
-    """Asserts equal spans where tokens are equal; returns how many texts had equal tokens, and how many spans differ.
+    """Compare spans where tokens are equal; return the number of texts with equal tokens and of different spans.
 
-    The one difference is that Hugging Face leaves dropped marks outside: of e + U+0301 it keeps the e.
+    The one difference allowed is that Hugging Face excludes dropped marks: for e + U+0301 its span is the e.
     """
     ours = tokenization.FullTokenizer(vocab_file, do_lower_case)
     theirs = huggingface(vocab_file, do_lower_case)
@@ -215,18 +213,18 @@ def compare_with_huggingface(vocab_file, do_lower_case, texts):
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
-def test_spans_of_tricky_texts_are_those_of_hugging_face(vocab_file, do_lower_case):
+def test_spans_of_tricky_texts_equal_hugging_faces(vocab_file, do_lower_case):
     same_tokens, _ = compare_with_huggingface(vocab_file, do_lower_case, SAME_FOR_BOTH)
     assert same_tokens == len(SAME_FOR_BOTH)
 
 
-def test_hugging_face_cuts_decomposed_accents_off(vocab_file):
+def test_unlike_hugging_face_spans_include_decomposed_accents(vocab_file):
     assert compare_with_huggingface(vocab_file, True, ["Cafe\u0301 e\u0301z", "\u2764\ufe0f!"]) == (2, 3)
     assert compare_with_huggingface(vocab_file, False, ["Cafe\u0301 e\u0301z", "\u2764\ufe0f!"]) == (2, 0)
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
-def test_spans_of_squad_are_those_of_hugging_face(paragraphs, do_lower_case):
+def test_spans_of_squad_equal_hugging_faces(paragraphs, do_lower_case):
     if not os.path.exists(SHARED_VOCAB):
         pytest.skip(f"REAL DATA NOT TESTED: there is no {SHARED_VOCAB}")
     texts = [paragraph["context"] for paragraph in paragraphs]
@@ -257,9 +255,9 @@ def albert():
     return tokenization.SentencePieceTokenizer(SHARED_SPM)
 
 
-def visible_stretches(tokenizer, text):
-    """Pairs of token and original writing, without the tokens that are a word start and nothing else."""
-    return [pair for pair in stretches(tokenizer, text) if pair[0] != "\u2581"]
+def visible_tokens_with_text(tokenizer, text):
+    """Return `tokens_with_text` without the tokens that are only a word start."""
+    return [pair for pair in tokens_with_text(tokenizer, text) if pair[0] != "\u2581"]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +277,7 @@ def visible_stretches(tokenizer, text):
         ("\xb4fox\xb4", [("fox", "fox")]),
         ("the\ud83d fox", [("the", "the"), ("fox", "fox")]),
         ("the\u2581fox", [("the", "the"), ("fox", "fox")]),
-        # From here on the model itself drops or replaces characters.
+        # Below, the model itself drops or replaces characters.
         ("\x01the\x01 \x01fox\x01", [("the", "the"), ("fox", "fox")]),
         ("\u200bthe\u200bfox\ufeff", [("the", "the"), ("fox", "fox")]),
         ("the 한 fox", [("the", "the"), ("<unk>", "한"), ("fox", "fox")]),
@@ -287,36 +285,35 @@ def visible_stretches(tokenizer, text):
         (" ``\u1112\u1161\u11ab''\x01 ", [('"', "``"), ("<unk>", "\u1112\u1161\u11ab"), ('"', "''")]),
     ],
 )
-def test_a_piece_stands_for_its_original_writing(sentencepiece, text, expected):
-    assert visible_stretches(sentencepiece, text) == expected
+def test_a_piece_spans_its_original_text(sentencepiece, text, expected):
+    assert visible_tokens_with_text(sentencepiece, text) == expected
 
 
-def test_a_word_start_alone_is_an_empty_span_at_the_next_visible_character(sentencepiece):
+def test_a_separate_word_start_has_an_empty_span_at_the_next_visible_character(sentencepiece):
     tokens, spans = sentencepiece.tokenize_with_offsets("  日  the")
     assert tokens == ["\u2581", "<unk>", "\u2581", "the"]
     assert spans == [(2, 2), (2, 3), (5, 5), (5, 8)]
 
 
-def test_pieces_of_one_character_share_its_span_with_the_word_starts_among_them(sentencepiece):
+def test_pieces_and_word_starts_of_one_character_share_its_span(sentencepiece):
     # U+FDFA is a sentence of four words.
     tokens, spans = sentencepiece.tokenize_with_offsets("x\ufdfa")
     assert tokens[2:] == ["<unk>"] + ["\u2581", "<unk>"] * 3
     assert spans[2:] == [(1, 2)] * 7
 
 
-def test_pieces_of_any_text_have_valid_spans(spm_model_file):
-    for do_lower_case in (True, False):
-        tokenizer = tokenization.SentencePieceTokenizer(spm_model_file, do_lower_case)
-        for text in random_texts(3000, seed=3) + SAME_FOR_BOTH:
+@pytest.mark.parametrize("model", ["spm_model_file", "albert"])
+def test_pieces_of_any_text_have_valid_spans(request, model):
+    found = request.getfixturevalue(model)
+    tokenizers = [found]
+    if model == "spm_model_file":
+        tokenizers = [tokenization.SentencePieceTokenizer(found, do_lower_case) for do_lower_case in (True, False)]
+    for text in random_texts(3000, seed=3) + SAME_FOR_BOTH:
+        for tokenizer in tokenizers:
             check(tokenizer, text)
 
 
-def test_alberts_pieces_of_any_text_have_valid_spans(albert):
-    for text in random_texts(3000, seed=4) + SAME_FOR_BOTH:
-        check(albert, text)
-
-
-def test_alberts_pieces_stand_for_their_original_writing(albert):
+def test_alberts_pieces_span_their_original_text(albert):
     expected = [
         ("\u2581the", "The"),
         ("\u2581cafe", "Cafe\u0301"),
@@ -330,7 +327,7 @@ def test_alberts_pieces_stand_for_their_original_writing(albert):
         ("\u2581", ""),
         ("<unk>", "日本"),
     ]
-    assert stretches(albert, " The  Cafe\u0301 ``\ufb01x'' 9,9 日本") == expected
+    assert tokens_with_text(albert, " The  Cafe\u0301 ``\ufb01x'' 9,9 日本") == expected
 
 
 def test_byte_pieces_share_the_span_of_their_character(tmp_path):
@@ -347,14 +344,14 @@ def test_byte_pieces_share_the_span_of_their_character(tmp_path):
     subprocess.run([sys.executable, "-c", program], check=True)
     tokenizer = tokenization.SentencePieceTokenizer(options["model_prefix"] + ".model")
     yen = ["<0xE5>", "<0x86>", "<0x86>"]
-    assert visible_stretches(tokenizer, "X 円\u200b円")[1:] == [(piece, "円") for piece in yen * 2]
+    assert visible_tokens_with_text(tokenizer, "X 円\u200b円")[1:] == [(piece, "円") for piece in yen * 2]
     for text in random_texts(300, seed=5):
         check(tokenizer, text)
 
 
-def own_spans(model, text):
-    """SentencePiece's own pieces and spans of a text, less what it takes for white space before a piece."""
-    # By way of the surfaces, since the numbers are bytes or code points depending on the version.
+def sentencepiece_spans(model, text):
+    """Yield SentencePiece's own pieces and spans of a text, without white space before a piece."""
+    # Use the surfaces, because the offsets are bytes or code points depending on the version.
     proto = model.EncodeAsProto(text) if hasattr(model, "EncodeAsProto") else model.EncodeAsImmutableProto(text)
     position = 0
     for piece in proto.pieces:
@@ -363,15 +360,15 @@ def own_spans(model, text):
         position = end
 
 
-def test_spans_of_squad_are_those_of_sentencepiece_itself(albert, paragraphs):
+def test_spans_of_squad_equal_sentencepieces_own(albert, paragraphs):
     compared = 0
     for paragraph in paragraphs:
         text = unicodedata.normalize("NFKD", " ".join(paragraph["context"].split())).lower()
         text = "".join(char for char in text if not unicodedata.combining(char)).replace("''", "")
         expected = [
             (piece if piece in albert.vocab else "<unk>", span)
-            for piece, span in own_spans(albert._model, text)
-            if not (piece[-1] == "," and piece[-2:-1].isdigit())  # the pieces that we split further
+            for piece, span in sentencepiece_spans(albert._model, text)
+            if not (piece[-1] == "," and piece[-2:-1].isdigit())  # split further by our tokenizer
         ]
         ours = list(zip(*albert.tokenize_with_offsets(text)))
         assert [pair for pair in ours if pair in set(expected)] == expected
@@ -383,7 +380,7 @@ def test_spans_of_squad_are_those_of_sentencepiece_itself(albert, paragraphs):
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
-def test_answers_of_squad_can_be_cut_out_by_their_tokens(request, paragraphs, kind):
+def test_answers_of_squad_can_be_extracted_by_token_spans(request, paragraphs, kind):
     if kind == "sentencepiece":
         tokenizer = request.getfixturevalue("albert")
     elif os.path.exists(SHARED_VOCAB):

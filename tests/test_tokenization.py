@@ -1,4 +1,4 @@
-"""What a tokenizer promises: Google's ids for any text, and one clear sentence for any wrong file or flag."""
+"""Both tokenizers return the ids of the original implementations, and report wrong files and flags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import tokenization
-from adapter_bert.common.errors import UserError
+from tests.helpers import assert_mentions, message_of
 
 SHARED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "..", "shared")
 SHARED_DATA = os.path.join(SHARED, "data")
@@ -31,44 +31,26 @@ def vocab_file(tmp_path):
     return write(tmp_path / "vocab.txt", "\n".join(SPECIALS + PIECES) + "\n")
 
 
-def message_of(function, *args, **kwargs):
-    """The one sentence that a call fails with."""
-    with pytest.raises(UserError) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
-
 # ------------------------------------------------------------------------------------------ casing
 
 
 @pytest.mark.parametrize(
-    "folder",
+    ("folder", "expected"),
     [
-        "uncased_L-12_H-768_A-12",
-        "wwm_uncased_L-24_H-1024_A-16",
-        "multilingual_L-12_H-768_A-12",
-        "chinese_L-12_H-768_A-12",
+        ("gs://bucket/uncased_L-12_H-768_A-12", True),
+        ("gs://bucket/wwm_uncased_L-24_H-1024_A-16", True),
+        ("/data/multilingual_L-12_H-768_A-12", True),
+        ("/data/chinese_L-12_H-768_A-12", True),
+        ("/data/cased_L-12_H-768_A-12", False),
+        ("C:\\data\\wwm_cased_L-24_H-1024_A-16", False),
+        ("C:\\data\\multi_cased_L-12_H-768_A-12", False),
     ],
 )
-def test_an_uncased_release_wants_lower_casing(folder):
-    checkpoint = f"gs://bucket/{folder}/bert_model.ckpt"
-    tokenization.validate_case_matches_checkpoint(True, checkpoint)
-    message = message_of(tokenization.validate_case_matches_checkpoint, False, checkpoint)
-    assert folder in message
-    assert "--do_lower_case=False was given: set --do_lower_case=True" in message
-
-
-@pytest.mark.parametrize(
-    "folder", ["cased_L-12_H-768_A-12", "wwm_cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12"]
-)
-def test_a_cased_release_wants_no_lower_casing(folder):
-    for checkpoint in (f"/data/{folder}/bert_model.ckpt", f"C:\\data\\{folder}\\bert_model.ckpt"):
-        tokenization.validate_case_matches_checkpoint(False, checkpoint)
-        message = message_of(tokenization.validate_case_matches_checkpoint, True, checkpoint)
-        assert folder in message
-        assert "set --do_lower_case=False" in message
+def test_do_lower_case_must_match_the_name_of_a_release(folder, expected):
+    checkpoint = folder + ("\\" if "\\" in folder else "/") + "bert_model.ckpt"
+    tokenization.validate_case_matches_checkpoint(expected, checkpoint)
+    message = message_of(tokenization.validate_case_matches_checkpoint, not expected, checkpoint)
+    assert_mentions(message, checkpoint, f"--do_lower_case={expected}")
 
 
 @pytest.mark.parametrize(
@@ -84,36 +66,30 @@ def test_a_cased_release_wants_no_lower_casing(folder):
         "uncased_L-12_H-768_A-12",
     ],
 )
-def test_a_checkpoint_under_an_unknown_name_takes_any_casing(checkpoint):
+def test_any_other_checkpoint_name_allows_both_values_of_do_lower_case(checkpoint):
     for do_lower_case in (True, False):
         tokenization.validate_case_matches_checkpoint(do_lower_case, checkpoint)
 
 
-def test_a_cased_vocabulary_refuses_lower_casing_and_says_how_many_pieces_tell():
-    vocab = SPECIALS + ["the", "##s", "The", "Ärger"]
-    tokenization.check_case_matches_vocabulary(False, vocab)
-    message = message_of(tokenization.check_case_matches_vocabulary, True, vocab)
-    assert "2 of the vocabulary's 4 word pieces (50.0%)" in message
-    assert "set --do_lower_case=False" in message
+LOWER = [f"word{number}" for number in range(198)]
 
 
-def test_an_uncased_vocabulary_refuses_to_keep_the_case_and_says_how_many_pieces_tell():
-    vocab = SPECIALS + ["[unused1]", "<S>", "the", "##s", "1", "日"]
-    tokenization.check_case_matches_vocabulary(True, vocab)
-    message = message_of(tokenization.check_case_matches_vocabulary, False, vocab)
-    assert "None of the vocabulary's 4 word pieces" in message
-    assert "2 hold a-z" in message
-    assert "set --do_lower_case=True" in message
+@pytest.mark.parametrize(
+    ("vocab", "expected", "facts"),
+    [
+        (SPECIALS + ["the", "##s", "The", "Ärger"], False, ["2 of", "4 word pieces", "50.0%"]),
+        (SPECIALS + ["[unused1]", "<S>", "the", "##s", "1", "日"], True, ["4 word pieces", "2 contain a-z"]),
+        (LOWER + ["A", "B", "C"], False, ["3 of"]),
+    ],
+)
+def test_do_lower_case_must_match_the_letters_in_the_vocabulary(vocab, expected, facts):
+    tokenization.check_case_matches_vocabulary(expected, vocab)
+    message = message_of(tokenization.check_case_matches_vocabulary, not expected, vocab)
+    assert_mentions(message, f"--do_lower_case={expected}", *facts)
 
 
-def test_one_per_cent_of_upper_case_is_not_yet_a_contradiction():
-    lower = [f"word{number}" for number in range(198)]
-    tokenization.check_case_matches_vocabulary(True, lower + ["A", "B"])
-    assert "3 of" in message_of(tokenization.check_case_matches_vocabulary, True, lower + ["A", "B", "C"])
-
-
-@pytest.mark.parametrize("vocab", [[], SPECIALS, ["日", "本", "1"]])
-def test_a_vocabulary_without_latin_letters_takes_any_casing(vocab):
+@pytest.mark.parametrize("vocab", [[], SPECIALS, ["日", "本", "1"], LOWER + ["A", "B"]])
+def test_both_values_of_do_lower_case_are_valid_without_latin_letters_or_with_one_percent_upper_case(vocab):
     for do_lower_case in (True, False):
         tokenization.check_case_matches_vocabulary(do_lower_case, vocab)
 
@@ -121,7 +97,7 @@ def test_a_vocabulary_without_latin_letters_takes_any_casing(vocab):
 # ------------------------------------------------------------------------------------------ vocabulary
 
 
-def test_text_and_bytes_become_text():
+def test_bytes_are_converted_to_text():
     assert tokenization.convert_to_unicode("né") == "né"
     assert tokenization.convert_to_unicode("né".encode() + b"\xff") == "né"
     assert tokenization.printable_text("né".encode()) == "né"
@@ -140,34 +116,27 @@ def test_a_vocabulary_is_split_at_line_feeds_only(tmp_path):
     assert list(vocab) == tokens
 
 
-def test_byte_order_mark_carriage_returns_and_missing_final_newline_do_no_harm(tmp_path):
+def test_a_byte_order_mark_and_carriage_returns_are_ignored(tmp_path):
     content = b"\xef\xbb\xbf[PAD]\r\n[UNK]\r\nthe"
     assert list(tokenization.load_vocab(write(tmp_path / "vocab.txt", content))) == ["[PAD]", "[UNK]", "the"]
 
 
-def test_a_blank_line_keeps_its_number(tmp_path):
+def test_a_blank_line_has_an_id(tmp_path):
     assert tokenization.load_vocab(write(tmp_path / "vocab.txt", "a\n\nb\n"))["b"] == 2
 
 
-def test_an_unreadable_vocabulary_is_named(tmp_path):
-    missing = str(tmp_path / "nowhere" / "vocab.txt")
-    for path in (missing, str(tmp_path)):
-        message = message_of(tokenization.load_vocab, path)
-        assert path in message
-        assert "--vocab_file" in message
+def test_an_unreadable_vocabulary_is_reported(tmp_path):
+    for path in (str(tmp_path / "nowhere" / "vocab.txt"), str(tmp_path)):
+        assert_mentions(message_of(tokenization.load_vocab, path), path, "--vocab_file")
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n"])
-def test_an_empty_vocabulary_is_named(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [(b"", "empty"), (b"\n \n", "empty"), (b"[PAD]\nthe\ncaf\xe9\n", "byte 0xe9 in line 3")],
+)
+def test_an_empty_vocabulary_or_one_that_is_not_utf8_is_reported(tmp_path, content, fact):
     path = write(tmp_path / "vocab.txt", content)
-    assert f"{path} is empty" in message_of(tokenization.load_vocab, path)
-
-
-def test_a_vocabulary_that_is_no_utf8_is_named_with_its_line(tmp_path):
-    path = write(tmp_path / "vocab.txt", b"[PAD]\nthe\ncaf\xe9\n")
-    message = message_of(tokenization.load_vocab, path)
-    assert path in message
-    assert "byte 0xe9 in line 3" in message
+    assert_mentions(message_of(tokenization.load_vocab, path), path, fact, "--vocab_file")
 
 
 def test_tokens_and_ids_convert_both_ways():
@@ -179,12 +148,16 @@ def test_tokens_and_ids_convert_both_ways():
     assert tokenization.convert_by_vocab(inv_vocab, []) == []
 
 
-def test_an_unknown_token_or_id_is_named():
-    assert "Token 'zzz' is not in the vocabulary of 1 entries" in message_of(
-        tokenization.convert_tokens_to_ids, {"a": 0}, ["a", "zzz"]
-    )
-    assert "Id 7 is not in the vocabulary" in message_of(tokenization.convert_ids_to_tokens, {0: "a"}, [7])
-    assert "'zzz'" in message_of(tokenization.convert_by_vocab, {"a": 0}, ["zzz"])
+@pytest.mark.parametrize(
+    ("function", "table", "item"),
+    [
+        (tokenization.convert_tokens_to_ids, {"a": 0}, "zzz"),
+        (tokenization.convert_ids_to_tokens, {0: "a"}, 7),
+        (tokenization.convert_by_vocab, {"a": 0}, "zzz"),
+    ],
+)
+def test_an_unknown_token_or_id_is_reported(function, table, item):
+    assert_mentions(message_of(function, table, [*table, item]), repr(item), "1 entries")
 
 
 # ------------------------------------------------------------------------------------------ WordPiece
@@ -212,12 +185,12 @@ def test_words_are_cleaned_lower_cased_and_split_at_punctuation(text, words):
     assert tokenization.BasicTokenizer().tokenize(text) == words
 
 
-def test_case_and_accents_stay_without_lower_casing():
+def test_case_and_accents_are_kept_without_lower_casing():
     words = tokenization.BasicTokenizer(do_lower_case=False).tokenize("H\u00e9LLo, e\u0301\u4e00!")
     assert words == ["H\u00e9LLo", ",", "e\u0301", "\u4e00", "!"]
 
 
-def test_a_word_is_split_into_the_longest_pieces_there_are():
+def test_a_word_is_split_into_the_longest_pieces():
     vocab = dict.fromkeys(["[UNK]", "want", "##want", "##ed", "wa", "un", "runn", "##ing"], 0)
     tokenizer = tokenization.WordpieceTokenizer(vocab)
     assert tokenizer.tokenize("unwanted running") == ["un", "##want", "##ed", "runn", "##ing"]
@@ -234,7 +207,7 @@ def test_words_over_the_limit_are_unknown():
     assert short.tokenize("aa aaa") == ["a", "##a", "<unk>"]
 
 
-def test_forgetting_remembered_words_changes_no_result(monkeypatch):
+def test_clearing_the_cache_changes_no_result(monkeypatch):
     monkeypatch.setattr(tokenization, "_MAX_CACHED_WORDS", 2)
     tokenizer = tokenization.WordpieceTokenizer({"a": 0, "##b": 1, "c": 2})
     for _ in range(2):
@@ -242,7 +215,7 @@ def test_forgetting_remembered_words_changes_no_result(monkeypatch):
     assert len(tokenizer._pieces_of_word) <= 2
 
 
-def test_the_full_tokenizer_goes_from_text_to_ids_and_back(vocab_file):
+def test_the_full_tokenizer_converts_text_to_ids_and_back(vocab_file):
     tokenizer = tokenization.FullTokenizer(vocab_file)
     tokens = tokenizer.tokenize("UNwanted,running R\u00e9sum\u00e9 \u65e5\u672c")
     assert tokens == ["un", "##want", "##ed", ",", "runn", "##ing", "resume", "[UNK]", "[UNK]"]
@@ -255,12 +228,12 @@ def test_the_full_tokenizer_goes_from_text_to_ids_and_back(vocab_file):
     assert "Id 99" in message_of(tokenizer.convert_ids_to_tokens, [99])
 
 
-def test_the_full_tokenizer_keeps_case_if_asked(vocab_file):
+def test_the_full_tokenizer_can_keep_case(vocab_file):
     tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case=False)
     assert tokenizer.tokenize("want Want r\u00e9sum\u00e9") == ["want", "[UNK]", "r\u00e9sum\u00e9"]
 
 
-def test_a_tokenizer_can_be_sent_to_another_process(vocab_file):
+def test_a_wordpiece_tokenizer_can_be_pickled(vocab_file):
     tokenizer = tokenization.FullTokenizer(vocab_file)
     tokenizer.tokenize("unwanted")
     assert pickle.loads(pickle.dumps(tokenizer)).tokenize("unwanted") == ["un", "##want", "##ed"]
@@ -270,7 +243,7 @@ def test_a_tokenizer_can_be_sent_to_another_process(vocab_file):
 
 
 def train_sentencepiece(folder, symbols):
-    """Trains a tiny model; in a process of its own, since beside TensorFlow 1.15 the trainer crashes."""
+    """Train a tiny model in another process, because the trainer crashes in one that has loaded TensorFlow 1.15."""
     pytest.importorskip("sentencepiece")
     sentences = ["the quick brown fox jumps over the lazy dog", 'he said "no" 1928 times , 8 , 9']
     prefix = str(folder / "tiny")
@@ -298,7 +271,7 @@ def spm_model_file(tmp_path_factory):
     return train_sentencepiece(tmp_path_factory.mktemp("spm"), ["[CLS]", "[SEP]", "9,", "8,", "\u25818"])
 
 
-def test_sentencepiece_goes_from_text_to_ids_and_back(spm_model_file):
+def test_sentencepiece_converts_text_to_ids_and_back(spm_model_file):
     tokenizer = tokenization.SentencePieceTokenizer(spm_model_file)
     tokens = tokenizer.tokenize("The QUICK fox")
     assert "".join(tokens).replace("\u2581", " ") == " the quick fox"
@@ -323,18 +296,18 @@ def test_sentencepiece_goes_from_text_to_ids_and_back(spm_model_file):
         ("The FOX", "the fox"),
     ],
 )
-def test_text_is_cleaned_up_before_sentencepiece_sees_it(spm_model_file, text, same_as):
+def test_text_is_cleaned_up_before_sentencepiece_splits_it(spm_model_file, text, same_as):
     tokenizer = tokenization.SentencePieceTokenizer(spm_model_file)
     assert tokenizer.tokenize(text) == tokenizer.tokenize(same_as)
 
 
-def test_sentencepiece_keeps_case_if_asked(spm_model_file):
+def test_sentencepiece_can_keep_case(spm_model_file):
     tokenizer = tokenization.SentencePieceTokenizer(spm_model_file, do_lower_case=False)
     assert "<unk>" in tokenizer.tokenize("FOX")
     assert tokenizer.tokenize("fox") == tokenization.SentencePieceTokenizer(spm_model_file).tokenize("FOX")
 
 
-def test_what_sentencepiece_cannot_express_is_the_unknown_token(spm_model_file):
+def test_text_that_sentencepiece_cannot_represent_becomes_the_unknown_token(spm_model_file):
     tokenizer = tokenization.SentencePieceTokenizer(spm_model_file)
     assert tokenizer.unk_token == "<unk>"
     tokens = tokenizer.tokenize("fox \u65e5\u672c fox")
@@ -345,7 +318,7 @@ def test_what_sentencepiece_cannot_express_is_the_unknown_token(spm_model_file):
 @pytest.mark.parametrize(
     ("text", "last_tokens"),
     [
-        ("x9,9", ["9", ",", "9"]),  # the model's piece for `9,` is re-read as a word start and `9`
+        ("x9,9", ["9", ",", "9"]),  # the model's piece for `9,` is encoded again as a word start and `9`
         ("x8,9", ["8", ",", "9"]),  # the one for `8,` as a single piece that includes the word start
     ],
 )
@@ -357,75 +330,67 @@ def test_a_comma_is_split_off_a_number(spm_model_file, text, last_tokens):
     assert "".join(tokens) == "\u2581" + text
 
 
-def test_a_sentencepiece_tokenizer_can_be_sent_to_another_process(spm_model_file):
+def test_a_sentencepiece_tokenizer_can_be_pickled(spm_model_file):
     tokenizer = tokenization.SentencePieceTokenizer(spm_model_file)
     assert pickle.loads(pickle.dumps(tokenizer)).tokenize("the fox") == tokenizer.tokenize("the fox")
 
 
-def test_a_missing_sentencepiece_package_is_named(monkeypatch, tmp_path):
+def test_a_missing_sentencepiece_package_is_reported(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     message = message_of(tokenization.SentencePieceTokenizer, str(tmp_path / "spiece.model"))
-    assert "pip install sentencepiece" in message
+    assert_mentions(message, "pip install sentencepiece")
 
 
-def test_an_unreadable_or_foreign_sentencepiece_model_is_named(tmp_path, vocab_file):
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [
+        (None, "No such file"),
+        (b"", "empty"),
+        (b"[PAD]\n[UNK]\n", "not a SentencePiece model"),
+        (bytes(range(256)), "not a SentencePiece model"),
+    ],
+    ids=["missing", "empty", "vocabulary", "noise"],
+)
+def test_an_unreadable_or_invalid_sentencepiece_model_is_reported(tmp_path, content, fact):
     pytest.importorskip("sentencepiece")
-    missing = str(tmp_path / "nowhere.model")
-    message = message_of(tokenization.SentencePieceTokenizer, missing)
-    assert missing in message
-    assert "--spm_model_file" in message
-    empty = write(tmp_path / "empty.model", b"")
-    assert f"{empty} is empty" in message_of(tokenization.SentencePieceTokenizer, empty)
-    for foreign in (vocab_file, write(tmp_path / "noise.model", bytes(range(256)))):
-        message = message_of(tokenization.SentencePieceTokenizer, foreign)
-        assert f"{foreign} is not a SentencePiece model" in message
+    path = str(tmp_path / "some.model") if content is None else write(tmp_path / "some.model", content)
+    assert_mentions(message_of(tokenization.SentencePieceTokenizer, path), path, fact, "--spm_model_file")
 
 
-# ------------------------------------------------------------------------------------------ the choice
+# ------------------------------------------------------------------------------------------ create_tokenizer
 
 
-def test_the_file_given_decides_which_tokenizer_it_is(vocab_file):
+def test_a_vocabulary_creates_a_wordpiece_tokenizer(vocab_file):
     tokenizer = tokenization.create_tokenizer(vocab_file, None, True)
     assert isinstance(tokenizer, tokenization.FullTokenizer)
     assert tokenizer.tokenize("WANT") == ["want"]
     assert tokenization.create_tokenizer(vocab_file, "", False).tokenize("WANT") == ["[UNK]"]
 
 
-def test_the_model_given_decides_which_tokenizer_it_is(spm_model_file):
+def test_a_sentencepiece_model_creates_a_sentencepiece_tokenizer(spm_model_file):
     tokenizer = tokenization.create_tokenizer("", spm_model_file, True)
     assert isinstance(tokenizer, tokenization.SentencePieceTokenizer)
     assert "<unk>" not in tokenizer.tokenize("FOX")
     assert "<unk>" in tokenization.create_tokenizer(None, spm_model_file, False).tokenize("FOX")
 
 
-def test_neither_or_both_files_are_refused():
-    for neither in ("", None):
-        message = message_of(tokenization.create_tokenizer, neither, neither, True)
-        assert "--vocab_file" in message
-        assert "--spm_model_file" in message
-        assert "neither" in message
-    message = message_of(tokenization.create_tokenizer, "a.txt", "b.model", True)
-    assert "both" in message
-    assert "a.txt" in message
-    assert "b.model" in message
+@pytest.mark.parametrize(
+    ("vocab_file", "spm_model_file", "fact"),
+    [("", "", "neither"), (None, None, "neither"), ("a.txt", "b.model", "both")],
+)
+def test_exactly_one_file_must_be_given(vocab_file, spm_model_file, fact):
+    message = message_of(tokenization.create_tokenizer, vocab_file, spm_model_file, True)
+    assert_mentions(message, "--vocab_file", "--spm_model_file", fact, vocab_file or "", spm_model_file or "")
 
 
-def test_a_vocabulary_without_its_special_tokens_is_refused_by_name(tmp_path):
+def test_missing_special_tokens_are_reported(tmp_path):
     path = write(tmp_path / "vocab.txt", "[PAD]\n[CLS]\nthe\n")
-    message = message_of(tokenization.create_tokenizer, path, None, True)
-    assert path in message
-    assert "lacks [SEP], [UNK]" in message
-
-
-def test_a_sentencepiece_model_without_special_tokens_is_refused_by_name(tmp_path):
+    assert_mentions(message_of(tokenization.create_tokenizer, path, None, True), path, "[SEP], [UNK]")
     path = train_sentencepiece(tmp_path, ["[CLS]"])
-    message = message_of(tokenization.create_tokenizer, None, path, True)
-    assert path in message
-    assert "lacks [SEP]:" in message
+    assert_mentions(message_of(tokenization.create_tokenizer, None, path, True), path, "lacks [SEP].")
 
 
-# ------------------------------------------------------------------------------------------ Hugging Face
-
+# Texts with the same tokens and spans in Hugging Face's tokenizers.
 SAME_FOR_BOTH = [
     "",
     " ",

@@ -131,6 +131,18 @@ def read_json_object(path: str, advice: str = "Restore the file, or use another 
     return content
 
 
+def read_input(path: str, kind: str, flag: str) -> bytes:
+    """Read a file that the user specified with a flag; raise a `UserError` if it cannot be read or is empty."""
+    try:
+        with tf.gfile.GFile(path, "rb") as reader:
+            content = reader.read()
+    except tf.errors.OpError as error:
+        raise errors.UserError(f"Cannot read the {kind} {path}; check {flag}. {errors.reason(error)}.") from None
+    if not content.strip():
+        raise errors.UserError(f"The {kind} {path} is empty; check {flag}.")
+    return content
+
+
 def check_absent(path: str, flag: str = "--output") -> None:
     """Raise a `UserError` if the path exists. `flag` sets it, in a script that also has the flag `--overwrite`."""
     if tf.gfile.Exists(path):
