@@ -1,17 +1,16 @@
-"""A trained task that is loaded once and answers many calls: graph, weights and session stay warm between them.
+"""Predict with a trained task that stays loaded between calls.
 
     with Predictor.from_run("runs/sst2") as predictor:
         predictor.predict(["a fine film", "dull"])   # [Prediction(label='1', probabilities={'0': …, '1': …}), …]
 
-For full speed, call `adapter_bert.common.system.configure_tensorflow()` before anything imports TensorFlow.
-
-`estimator.predict`, which the training side uses, builds the graph anew for every call: right for a file of examples,
-seconds too long for one sentence.
+For full speed, call `adapter_bert.common.system.configure_tensorflow()` before TensorFlow is imported. Training uses
+`estimator.predict` instead, which builds a new graph for every call: fine for a file, too slow for one sentence.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import fnmatch
 import os
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -36,12 +35,12 @@ Text = Union[str, Tuple[str, str]]
 
 
 class Prediction(NamedTuple):
-    """What a model says of one text, or pair of texts.
+    """The prediction for one text or pair of texts.
 
     Attributes:
-      label: the most probable class; None in a regression.
-      probabilities: label -> probability, in the order of the classes; empty in a regression.
-      number: the predicted number; None in a classification.
+      label: the most probable class; None for regression.
+      probabilities: label -> probability, in the order of the classes; empty for regression.
+      number: the predicted number; None for classification.
     """
 
     label: Optional[str] = None
@@ -50,14 +49,13 @@ class Prediction(NamedTuple):
 
 
 class Predictor:
-    """A base with a pack on it, ready to answer. For classification and regression.
+    """A base with a pack, for classification and regression.
 
-    `predict` may be called by several threads at a time. `close`, or the end of a `with` block, frees the memory
-    for other use by the process.
+    Several threads may call `predict` at the same time. `close`, or the end of a `with` block, frees the memory.
 
     Attributes:
-      config: what the pack says of itself: task, labels, scores.
-      max_seq_length: tokens of a sequence; longer texts are cut.
+      config: the configuration of the pack: task, labels, scores and so on.
+      max_seq_length: maximum number of tokens; longer texts are truncated.
     """
 
     def __init__(
@@ -70,54 +68,53 @@ class Predictor:
         max_seq_length: Optional[int] = None,
         threads: int = 0,
     ) -> None:
-        """Reads and checks all parts, builds the graph and runs it once.
+        """Load and check all files, build the graph and run it once.
 
         Args:
           init_checkpoint: the base that the pack was trained on.
-          adapter_pack: the pack, or the output folder of the training.
-          vocab_file: WordPiece vocabulary of the base; by default the `vocab.txt` (or else the SentencePiece model)
-            beside its checkpoint.
-          spm_model_file: SentencePiece model, in place of `vocab_file`.
-          bert_config_file: architecture of the base, to be compared with the pack's, which is used.
-          max_seq_length: as in training if not given.
-          threads: that a call may use; 0 for one a core.
+          adapter_pack: the pack, or the output folder of its run.
+          vocab_file: WordPiece vocabulary. By default, the tokenizer's file is searched for beside the checkpoint.
+          spm_model_file: SentencePiece model, instead of `vocab_file`.
+          bert_config_file: configuration of the base, to check that it equals the pack's.
+          max_seq_length: by default as in training.
+          threads: number of threads for one call; 0 for one per core.
 
         Raises:
-          errors.UserError: something is missing, damaged, or does not belong together.
+          errors.UserError: a file is missing or damaged, or the files do not belong together.
         """
         errors.check_int("threads", threads, 0)
         path = packs.find(adapter_pack)
         with files.user_errors():
-            source, head = _choose(init_checkpoint, path, bert_config_file)
-            self.config = source.pack.config
+            weights, head = _resolve_weights(init_checkpoint, path, bert_config_file)
+            self.config = weights.pack.config
             self.max_seq_length = self.config.max_seq_length if max_seq_length is None else max_seq_length
-            _check_length(self.max_seq_length, self.config)
-            tokenizer = _load_tokenizer(source.pack, path, vocab_file, spm_model_file, source.files[0].path)
+            errors.check_int("max_seq_length", self.max_seq_length, 3)
+            modeling.check_sequence_length(self.max_seq_length, self.config.bert_config)
+            tokenizer = _load_tokenizer(weights.pack, path, vocab_file, spm_model_file, weights.files[0].path)
         self._encoder = Encoder((), self.max_seq_length, tokenizer)
         self._is_regression = self.config.head == "regression"
         self._threads = threads or parallel.num_cores()
-        # Batches side by side, each in one thread: an operation on a few sentences is sooner done than divided.
+        # Run batches in parallel, each in one thread: operations on a few sentences are too small to be split.
         self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
-        self._session, self._run = _build(source, head)
+        self._session, self._run = _build(weights, head)
         self._is_open = True
-        self.predict(["."])  # the first run optimises the graph, which takes longer than many later ones
+        self.predict(["."])  # warm up: the first run optimizes the graph, which is slow
 
     @classmethod
     def from_run(cls, output_dir: str, **changes: Any) -> Predictor:
-        """The model of a finished training, from its output folder.
+        """Load the model of a finished run.
 
         Args:
-          output_dir: with the run's pack and `settings.json`, which names the base.
-          **changes: arguments of `Predictor`, e.g. `vocab_file` where it does not lie beside the base's checkpoint, or
-            `init_checkpoint` where the base was moved.
+          output_dir: the run's output folder, with its pack and `settings.json`, which names the base.
+          **changes: arguments of `Predictor`, e.g. `init_checkpoint` if the base was moved.
         """
         if "init_checkpoint" not in changes:
             with files.user_errors():
                 changes["init_checkpoint"] = RunFolder(output_dir).read_settings().get("init_checkpoint")
         if not changes["init_checkpoint"]:
             raise errors.UserError(
-                f"{output_dir} holds no {SETTINGS_FILE} that names the base of a run: give init_checkpoint, the "
-                "base, as well."
+                f"{output_dir} has no {SETTINGS_FILE} that names the base. Expected the output folder of a run; "
+                "otherwise set init_checkpoint to the base."
             )
         return cls(adapter_pack=output_dir, **changes)
 
@@ -128,44 +125,44 @@ class Predictor:
         self.close()
 
     def close(self) -> None:
-        """Frees the model. A second call does nothing."""
+        """Free the model. Further calls have no effect."""
         self._is_open = False
         self._pool.shutdown()
         self._session.close()
 
     def predict(self, texts: Sequence[Text], batch_size: int = 32) -> List[Prediction]:
-        """Predicts texts, or pairs of texts, in the order given.
+        """Return the predictions for texts or pairs of texts, in the same order.
 
         Args:
           texts: each a string, or a pair of strings (tuple or list).
-          batch_size: how many, at most, a thread computes at a time; does not change the results, but for rounding.
+          batch_size: maximum number that a thread computes at a time. It affects results only by rounding.
 
         Raises:
-          errors.UserError: something in the list is no text; or the predictor is closed.
+          errors.UserError: an item of the list is not a text, or the predictor is closed.
         """
         self._check_open()
         errors.check_int("batch_size", batch_size)
         encoded = [self._encode(text_a, text_b) for text_a, text_b in _as_pairs(texts)]
         batches = _batches([len(ids) for ids, _ in encoded], batch_size, self._threads)
-        compute = self._pool.map if len(batches) > 1 else map  # one sentence does not wait for another thread to wake
+        compute = self._pool.map if len(batches) > 1 else map  # no switch of threads for one sentence
         values = np.empty([len(encoded), 1 if self._is_regression else len(self.config.labels)], np.float32)
         try:
             results = compute(lambda batch: self._run(*_padded([encoded[index] for index in batch])), batches)
             for batch, rows in zip(batches, results):
                 values[batch] = rows
-        except RuntimeError:  # of a session that another thread has closed meanwhile
+        except RuntimeError:  # from a session that another thread has closed
             self._check_open()
             raise
         return [self._prediction(row) for row in values.tolist()]
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise errors.UserError("This predictor is closed: make another one.")
+            raise errors.UserError("This predictor is closed. Create a new one.")
 
     def _encode(self, text_a: str, text_b: Optional[str]) -> Tuple[List[int], List[int]]:
-        """Ids and segments of a text, without padding, as the training side makes them."""
-        made = self._encoder.encode(InputExample("", text_a, text_b))
-        return made.input_ids, made.segment_ids
+        """Return ids and segments of a text, without padding."""
+        features = self._encoder.encode(InputExample("", text_a, text_b))
+        return features.input_ids, features.segment_ids
 
     def _prediction(self, row: List[float]) -> Prediction:
         if self._is_regression:
@@ -175,24 +172,25 @@ class Predictor:
 
 
 def _as_pairs(texts: Sequence[Text]) -> List[Tuple[str, Optional[str]]]:
-    """The texts as (text, second text or None)."""
+    """Return the texts as (text, second text or None)."""
     if isinstance(texts, (str, bytes)) or not hasattr(texts, "__iter__"):
-        raise errors.UserError(f"predict takes a list of texts, found {type(texts).__name__}; put it in [ ].")
+        raise errors.UserError(
+            f"predict expects a list of texts, found {type(texts).__name__}. Put a single text in [ ]."
+        )
     pairs: List[Tuple[str, Optional[str]]] = []
     for index, item in enumerate(texts):
         pair = (item, None) if isinstance(item, str) else item
         is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], str)
         if not is_pair or not (pair[1] is None or isinstance(pair[1], str)):
-            raise errors.UserError(f"predict takes strings and pairs of strings; number {index} is {item!r:.80}.")
+            raise errors.UserError(f"predict expects strings or pairs of strings, but item {index} is {item!r:.80}.")
         pairs.append((pair[0], pair[1]))
     return pairs
 
 
 def _batches(lengths: Sequence[int], batch_size: int, threads: int) -> List[List[int]]:
-    """Indices of sequences, in batches of nearly one length: hardly any padding, which costs as much as text.
+    """Return the indices of sequences in batches of similar length, which need little padding.
 
-    A few sequences are divided among the threads. The longest come first, so that no thread begins with them when the
-    others have done.
+    Small inputs are divided among the threads. The longest sequences come first, so that no thread starts on them last.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     size = max(1, min(batch_size, -(-len(order) // threads)))
@@ -200,7 +198,7 @@ def _batches(lengths: Sequence[int], batch_size: int, threads: int) -> List[List
 
 
 def _padded(encoded: Sequence[Tuple[List[int], List[int]]]) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids, mask and segments of a batch, padded to its longest sequence."""
+    """Return ids, mask and segments of a batch, padded to its longest sequence."""
     lengths = [len(ids) for ids, _ in encoded]
     arrays = np.zeros([3, len(encoded), max(lengths)], np.int32)
     for row, (ids, segments) in enumerate(encoded):
@@ -208,80 +206,73 @@ def _padded(encoded: Sequence[Tuple[List[int], List[int]]]) -> Tuple[np.ndarray,
     return tuple(arrays)
 
 
-def _choose(init_checkpoint: str, pack: str, bert_config_file: Optional[str]) -> Tuple[loading.Weights, Any]:
-    """Where the weights come from, all of them read and compared with their fingerprints; and the head."""
-    described = packs.read_config(pack)
-    if described.head == "span":
+def _resolve_weights(init_checkpoint: str, pack: str, bert_config_file: Optional[str]) -> Tuple[loading.Weights, Any]:
+    """Return the weights, checked against their fingerprints, and the head."""
+    pack_config = packs.read_config(pack)
+    if pack_config.head == "span":
         raise errors.UserError(
-            f"The pack {pack} (task {described.task}) answers questions on paragraphs; this predictor is for "
+            f"The pack {pack} (task {pack_config.task}) is for question answering, but this predictor supports only "
             "classification and regression. Use run_squad.py --do_predict=true."
         )
-    config, head = described.bert_config, described.make_head()
+    config, head = pack_config.bert_config, pack_config.make_head()
     if bert_config_file:
         config = modeling.BertConfig.from_json_file(bert_config_file)
-    spec = ModelSpec(config, head, described.adapter_config, described.tuning_mode, described.tune_top_layers)
+    spec = ModelSpec(config, head, pack_config.adapter_config, pack_config.tuning_mode, pack_config.tune_top_layers)
     return loading.resolve(spec, WeightRequest(init_checkpoint, pack), loading.EVALUATE), head
-
-
-def _check_length(max_seq_length: int, config: packs.PackConfig) -> None:
-    errors.check_int("max_seq_length", max_seq_length, 3)
-    modeling.check_sequence_length(max_seq_length, config.bert_config)
 
 
 def _load_tokenizer(
     pack: packs.Pack, path: str, vocab_file: Optional[str], spm_model_file: Optional[str], checkpoint: str
 ) -> Any:
-    """The tokenizer that the pack was trained with, from the files named, or beside the base's checkpoint."""
+    """Load the tokenizer that the pack was trained with, from the given file or from beside the checkpoint."""
     if not vocab_file and not spm_model_file:
-        vocab_file, spm_model_file = _tokenizer_beside(checkpoint, pack.config.tokenizer["type"])
+        vocab_file, spm_model_file = _find_tokenizer_file(checkpoint, pack.config.tokenizer["type"])
     do_lower_case = pack.config.tokenizer["do_lower_case"]
     tokenizer = tokenization.create_tokenizer(vocab_file, spm_model_file, do_lower_case)
     found = bases.describe_tokenizer(tokenizer)
     if found != pack.config.tokenizer:
         raise errors.UserError(
-            f"The pack {path} was trained with another tokenizer: {pack.config.tokenizer}; "
+            f"The pack {path} was trained with another tokenizer: expected {pack.config.tokenizer}, but "
             f"{vocab_file or spm_model_file} is {found}."
         )
     return tokenizer
 
 
-def _tokenizer_beside(checkpoint: str, kind: str) -> Tuple[Optional[str], Optional[str]]:
-    """The vocabulary file, or the SentencePiece model, in the folder of a checkpoint."""
+def _find_tokenizer_file(checkpoint: str, kind: str) -> Tuple[Optional[str], Optional[str]]:
+    """Return (vocabulary, None) or (None, SentencePiece model) in the folder of a checkpoint."""
     folder = checkpoints.folder_of(checkpoint)
     names = sorted(tf.gfile.ListDirectory(folder))
-    if kind == "wordpiece":
-        found = [name for name in names if name == bases.VOCAB_NAME]
-    else:
-        found = [name for name in names if name.endswith(".model")]
+    is_wordpiece = kind == "wordpiece"
+    pattern = bases.VOCAB_NAME if is_wordpiece else "*.model"
+    found = fnmatch.filter(names, pattern)
     if len(found) != 1:
-        wanted = f"a {bases.VOCAB_NAME}" if kind == "wordpiece" else "one SentencePiece model (*.model)"
         raise errors.UserError(
-            f"Expected {wanted} beside the base {checkpoint}; found {first_names(names)}. Give vocab_file or "
+            f"Expected one {pattern} beside the base {checkpoint}; found {first_names(names)}. Set vocab_file or "
             "spm_model_file."
         )
     path = os.path.join(folder, found[0])
-    return (path, None) if kind == "wordpiece" else (None, path)
+    return (path, None) if is_wordpiece else (None, path)
 
 
-def _build(source: loading.Weights, head: Any) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
-    """A session with the weights, and the function of (ids, mask, segments) -> probabilities, or numbers."""
-    config = source.pack.config
+def _build(weights: loading.Weights, head: Any) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
+    """Return a session with the weights, and a function from (ids, mask, segments) to probabilities or numbers."""
+    config = weights.pack.config
     with tf.Graph().as_default() as graph:
         inputs = [tf.placeholder(tf.int32, [None, None], name) for name in ("input_ids", "input_mask", "segment_ids")]
-        # The loss that the labels are for is not part of what runs.
+        # The head needs labels for the loss, which is never computed here.
         labels: Dict[str, tf.Tensor] = {
             name: tf.zeros(tf.shape(inputs[0])[:1], kind) for name, kind in head.label_types.items()
         }
-        # TensorFlow 1.15 would make variables of the older kind, which the session's executor does not know.
+        # TensorFlow 1.15 would create reference variables, which the session's executor does not support.
         with tf.variable_scope(tf.get_variable_scope(), use_resource=True), fused_ops.compiling(False):
             model = modeling.BertModel(
                 config.bert_config, False, *inputs, scope="bert", adapter_fn=config.adapter_config
             )
             output = head.build(model, labels, is_training=False)
-        values = WeightAssigner(source.assignments)
-        values.replace_initializers()
+        assigner = WeightAssigner(weights.assignments)
+        assigner.replace_initializers()
         graph.finalize()
         session = tf.Session(graph=graph, config=estimators.serving_config())
-        values.load(session)
-        wanted = output.logits if output.probabilities is None else output.probabilities
-        return session, session.make_callable(wanted, inputs)
+        assigner.load(session)
+        fetched = output.logits if output.probabilities is None else output.probabilities
+        return session, session.make_callable(fetched, inputs)

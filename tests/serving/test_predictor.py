@@ -1,4 +1,4 @@
-"""The warm predictor: the answers of the command line, in the order given, and plain words for what is no text."""
+"""`Predictor` and scripts/predict.py give the same predictions as run_classifier.py."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import io
 import os
 import shutil
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from adapter_bert.common import errors
 from adapter_bert.serving.predictor import Prediction, Predictor, _batches
-from adapter_bert.weights import packs
+from adapter_bert.weights import bases, packs
 from adapter_bert.weights.exchange import huggingface
 from adapter_bert.weights.run_folder import RunFolder
 from run_classifier import ClassifierSettings, run_task
 from scripts import predict as predict_script
-from tests.helpers import base_flags, make_pack, message_of, tiny_config, write_bert
+from tests.helpers import assert_mentions, base_flags, make_pack, message_of, tiny_config, write_bert
 
 
 @pytest.fixture(scope="module")
 def trained(tiny_bert, cola_dir, tmp_path_factory):
-    """The output folder of a short run, with predictions of the test split."""
+    """Return the output folder of a short run with predictions of the test split."""
     flags = base_flags(tiny_bert, cola_dir, str(tmp_path_factory.mktemp("predictor") / "run"))
     run_task(ClassifierSettings(**flags, num_train_epochs=1, learning_rate=1e-2, do_train=True, do_predict=True))
     return flags["output_dir"]
@@ -42,11 +41,11 @@ def predictor(trained):
         yield made
 
 
-def regression_pack(trained, path):
-    """A pack like that of the run, with a head that predicts a number."""
+def pack_with_head(trained, path, head, **tensors):
+    """Write a copy of the run's pack with another head."""
     pack = packs.read(os.path.join(trained, packs.FILE_NAME))
-    tensors = dict(pack.tensors, output_weights=pack.tensors["output_weights"][:1], output_bias=np.float32([3.0]))
-    packs.write(path, packs.Pack(dataclasses.replace(pack.config, head="regression", labels=[]), tensors))
+    kept = {name: value for name, value in pack.tensors.items() if not name.startswith("output_")}
+    packs.write(path, packs.Pack(dataclasses.replace(pack.config, head=head, labels=[]), dict(kept, **tensors)))
     return path
 
 
@@ -54,7 +53,7 @@ def probabilities(predictions):
     return [list(prediction.probabilities.values()) for prediction in predictions]
 
 
-def test_the_probabilities_are_those_that_the_command_line_writes(trained, sentences, predictor):
+def test_probabilities_equal_those_of_run_classifier(trained, sentences, predictor):
     written = np.loadtxt(os.path.join(trained, "test_results.tsv"), delimiter="\t")
     found = predictor.predict(sentences)
     np.testing.assert_allclose(probabilities(found), written, atol=1e-5)
@@ -63,7 +62,7 @@ def test_the_probabilities_are_those_that_the_command_line_writes(trained, sente
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_results_come_in_the_order_given_whatever_the_batches_are(predictor, batch_size):
+def test_the_batch_size_changes_neither_order_nor_results(predictor, batch_size):
     texts = ["the cat is big .", "dogs", "", "the big dog and the small cats are not big , and they run !", "she runs"]
     alone = [predictor.predict([text])[0] for text in texts]
     together = predictor.predict(texts, batch_size=batch_size)
@@ -71,7 +70,7 @@ def test_results_come_in_the_order_given_whatever_the_batches_are(predictor, bat
     assert len({tuple(row) for row in probabilities(alone)}) == len(texts)
 
 
-def test_a_pair_is_another_text_than_its_parts(predictor):
+def test_a_pair_differs_from_the_joined_text(predictor):
     pair, listed, first, joined = predictor.predict(
         [("the cat is", "big ."), ["the cat is", "big ."], ("the cat is", None), "the cat is big ."]
     )
@@ -81,14 +80,16 @@ def test_a_pair_is_another_text_than_its_parts(predictor):
     assert abs(pair.probabilities["1"] - joined.probabilities["1"]) > 1e-3
 
 
-def test_a_text_of_any_length_is_cut_as_in_training(predictor):
+def test_long_texts_are_truncated_as_in_training(predictor):
     words = "the cat is big and " * 50
     cut = " ".join(words.split()[:14])  # 16 tokens with the two special ones
     np.testing.assert_allclose(*[probabilities(predictor.predict([text])) for text in (words, cut)], atol=1e-6)
 
 
-def test_a_regression_gives_numbers(trained, tmp_path, sentences):
-    pack = regression_pack(trained, str(tmp_path / "number.safetensors"))
+def test_regression_returns_numbers(trained, tmp_path, sentences):
+    weights = packs.read(os.path.join(trained, packs.FILE_NAME)).tensors["output_weights"][:1]
+    head = {"output_weights": weights, "output_bias": np.float32([3.0])}
+    pack = pack_with_head(trained, str(tmp_path / "number.safetensors"), "regression", **head)
     base = RunFolder(trained).read_settings()["init_checkpoint"]
     with Predictor(init_checkpoint=base, adapter_pack=pack) as made:
         found = made.predict(sentences[:2])
@@ -102,23 +103,22 @@ def test_an_empty_list_has_no_predictions(predictor):
 
 
 @pytest.mark.parametrize(
-    "texts, told",
+    "texts, fact",
     [
-        ("a text", "takes a list of texts, found str"),
-        (None, "takes a list of texts, found NoneType"),
-        (["a", None], "strings and pairs of strings; number 1 is None"),
-        ([b"a"], "number 0 is b'a'"),
-        ([("a", 1)], "number 0 is ('a', 1)"),
-        ([("a", "b", "c")], "number 0 is ('a', 'b', 'c')"),
-        ([(None, "b")], "number 0 is (None, 'b')"),
+        ("a text", "found str"),
+        (None, "found NoneType"),
+        (["a", None], "item 1 is None"),
+        ([b"a"], "item 0 is b'a'"),
+        ([("a", 1)], "item 0 is ('a', 1)"),
+        ([("a", "b", "c")], "item 0 is ('a', 'b', 'c')"),
+        ([(None, "b")], "item 0 is (None, 'b')"),
     ],
-    ids=["string", "none", "none_in_list", "bytes", "number", "three", "no_first"],
 )
-def test_what_is_no_text_is_refused(predictor, texts, told):
-    assert told in message_of(predictor.predict, texts)
+def test_items_that_are_not_texts_are_reported(predictor, texts, fact):
+    assert_mentions(message_of(predictor.predict, texts), fact)
 
 
-def test_texts_that_are_shared_among_threads_get_the_answers_of_one_thread(predictor, trained, sentences):
+def test_the_number_of_threads_does_not_change_results(predictor, trained, sentences):
     with Predictor.from_run(trained, threads=2) as shared:
         for count in (0, 1, 2, 3, len(sentences)):
             for one, two in zip(predictor.predict(sentences[:count]), shared.predict(sentences[:count])):
@@ -137,70 +137,61 @@ def test_texts_that_are_shared_among_threads_get_the_answers_of_one_thread(predi
         ([5, 9, 7], 4, 1, [[1, 2, 0]]),
     ],
 )
-def test_batches_have_texts_of_like_length_and_work_for_every_thread(lengths, batch_size, threads, expected):
+def test_batches_have_similar_lengths_and_use_all_threads(lengths, batch_size, threads, expected):
     assert _batches(lengths, batch_size, threads) == expected
 
 
 @pytest.mark.parametrize("threads", [-1, 1.5, True])
-def test_a_number_of_threads_that_is_none_is_told(trained, threads):
-    with pytest.raises(errors.UserError, match="threads must be an integer of at least 0"):
-        Predictor.from_run(trained, threads=threads)
+def test_an_invalid_number_of_threads_is_reported(trained, threads):
+    assert_mentions(message_of(Predictor.from_run, trained, threads=threads), "threads", "at least 0")
 
 
-def test_several_threads_get_their_own_answers(predictor, sentences):
+def test_several_threads_can_use_one_predictor(predictor, sentences):
     expected = predictor.predict(sentences, batch_size=1)
-    found = {}
-
-    def work(index):
-        found[index] = [predictor.predict([sentences[index]])[0] for _ in range(20)]
-
-    threads = [threading.Thread(target=work, args=[index]) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(answers == [expected[index]] * 20 for index, answers in found.items()) and len(found) == 4
+    indices = [index for index in range(4) for _ in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda index: predictor.predict([sentences[index]])[0], indices))
+    assert found == [expected[index] for index in indices]
 
 
-def test_a_closed_predictor_says_so(trained):
-    made = Predictor.from_run(trained)
-    made.close()
-    made.close()
-    assert "closed" in message_of(made.predict, ["a"])
+def test_a_closed_predictor_raises_an_error(trained):
+    predictor = Predictor.from_run(trained)
+    predictor.close()
+    predictor.close()
+    assert_mentions(message_of(predictor.predict, ["a"]), "closed")
 
 
-class TestRefusals:
+class TestErrors:
     def test_a_folder_without_a_run(self, tmp_path):
-        assert "names the base" in message_of(Predictor.from_run, str(tmp_path))
+        assert_mentions(message_of(Predictor.from_run, str(tmp_path)), tmp_path, "init_checkpoint")
 
     def test_another_base(self, trained, tmp_path):
         other = write_bert(str(tmp_path / "other"), tiny_config(), seed=8)
-        assert "another base" in message_of(Predictor.from_run, trained, init_checkpoint=other)
+        assert_mentions(message_of(Predictor.from_run, trained, init_checkpoint=other), "another base", other)
 
     def test_another_vocabulary(self, trained, tiny_bert, tmp_path):
         vocabulary = tmp_path / "vocab.txt"
         with open(os.path.join(tiny_bert, "vocab.txt")) as file:
             vocabulary.write_text(file.read().replace("cat\ndog\n", "dog\ncat\n"))
-        assert "another tokenizer" in message_of(Predictor.from_run, trained, vocab_file=str(vocabulary))
+        message = message_of(Predictor.from_run, trained, vocab_file=str(vocabulary))
+        assert_mentions(message, "another tokenizer", vocabulary)
 
     def test_no_vocabulary_beside_the_base(self, trained, tiny_bert, tmp_path):
         for name in os.listdir(tiny_bert):
             if name.startswith("bert_model.ckpt"):
                 shutil.copy(os.path.join(tiny_bert, name), str(tmp_path))
         moved = str(tmp_path / "bert_model.ckpt")
-        assert "Expected a vocab.txt beside" in message_of(Predictor.from_run, trained, init_checkpoint=moved)
+        message = message_of(Predictor.from_run, trained, init_checkpoint=moved)
+        assert_mentions(message, "vocab.txt", moved, "vocab_file")
 
     def test_more_tokens_than_the_model_has_positions(self, trained):
-        assert "sequence length 33" in message_of(Predictor.from_run, trained, max_seq_length=33)
+        assert_mentions(message_of(Predictor.from_run, trained, max_seq_length=33), "33")
 
-    def test_a_pack_for_questions(self, trained, tmp_path):
-        pack = packs.read(os.path.join(trained, packs.FILE_NAME))
-        tensors = {name: value for name, value in pack.tensors.items() if not name.startswith("output_")}
-        tensors.update({"cls/squad/output_weights": np.zeros([2, 16], np.float32)})
-        tensors.update({"cls/squad/output_bias": np.zeros([2], np.float32)})
-        path = str(tmp_path / "squad.safetensors")
-        packs.write(path, packs.Pack(dataclasses.replace(pack.config, head="span", labels=[]), tensors))
-        assert "run_squad.py" in message_of(Predictor, "unused", path)
+    def test_a_pack_for_question_answering(self, trained, tmp_path):
+        head = {"weights": np.zeros([2, 16], np.float32), "bias": np.zeros([2], np.float32)}
+        head = {f"cls/squad/output_{name}": value for name, value in head.items()}
+        path = pack_with_head(trained, str(tmp_path / "squad.safetensors"), "span", **head)
+        assert_mentions(message_of(Predictor, "unused", path), path, "run_squad.py")
 
 
 class TestScript:
@@ -209,36 +200,31 @@ class TestScript:
         predict_script.main(words)
         return capsys.readouterr().out.splitlines()
 
-    def test_a_line_for_each_line(self, monkeypatch, capsys, trained, predictor, sentences):
+    def test_each_line_gets_one_line_of_output(self, monkeypatch, capsys, trained, predictor, sentences):
         lines = self.run(monkeypatch, capsys, ["--run=" + trained], "\n".join(sentences) + "\n")
         assert lines[0] == "label\t0\t1"
         expected = predictor.predict(sentences)
-        for line, prediction in zip(lines[1:], expected):
-            label, *values = line.split("\t")
-            assert label == prediction.label
-            np.testing.assert_allclose(
-                [float(value) for value in values], list(prediction.probabilities.values()), atol=1e-5
-            )
-        assert len(lines) == 1 + len(sentences)
+        rows = [line.split("\t") for line in lines[1:]]
+        assert [row[0] for row in rows] == [prediction.label for prediction in expected]
+        found = [[float(value) for value in row[1:]] for row in rows]
+        np.testing.assert_allclose(found, probabilities(expected), atol=1e-5)
 
-    def test_pairs_of_a_file_line_by_line(self, monkeypatch, capsys, trained, predictor, tmp_path):
+    def test_pairs_from_a_file_line_by_line(self, monkeypatch, capsys, trained, predictor, tmp_path):
         (tmp_path / "pairs.tsv").write_text("the cat is\tbig .\nthe dog\n")
         words = ["--run=" + trained, "--pairs", "--line_by_line", "--input=" + str(tmp_path / "pairs.tsv")]
         lines = self.run(monkeypatch, capsys, words)
         expected = predictor.predict([("the cat is", "big ."), "the dog"])
         assert [line.split("\t")[0] for line in lines[1:]] == [prediction.label for prediction in expected]
 
-    def test_a_missing_run_is_told_in_one_line(self, monkeypatch, capsys):
+    def test_a_missing_run_is_reported(self):
         with pytest.raises(SystemExit) as caught:
             predict_script.main(["--run=nowhere"])
-        assert "error: --run=nowhere: there is no such folder" in str(caught.value)
+        assert_mentions(str(caught.value), "error: --run=nowhere")
 
 
-def test_the_probabilities_are_those_of_hugging_face(tmp_path):
-    """A converted BERT with its classifier as a pack of mode `head`."""
+def test_probabilities_equal_hugging_faces(tmp_path):
+    """Compare a converted BERT, with its classifier as a pack of mode `head`."""
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    from adapter_bert.weights import bases
-
     values = {name: getattr(tiny_config(), name) for name in vars(tiny_config())}
     torch.manual_seed(1)
     model = transformers.BertForSequenceClassification(transformers.BertConfig(**values, num_labels=3)).eval()
