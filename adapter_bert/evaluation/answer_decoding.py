@@ -1,4 +1,4 @@
-"""SQuAD evaluation: predictions for windows -> answers -> scores and files."""
+"""SQuAD evaluation: turn predictions for windows into answers, scores and files."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Answers = Mapping[str, PredictedAnswer]
 
 
 class AnswerDecoder:
-    """Answer the questions of a SQuAD file from a model's predictions, and score the answers."""
+    """Answers the questions of a SQuAD file from a model's predictions, and scores the answers."""
 
     def __init__(self, dataset: Dataset, tokenizer: Any, lengths: spans.WindowConfig, rules: AnswerRules) -> None:
-        """Store the arguments; tokenizer and lengths must be those that the features were made with."""
+        """Create a decoder; tokenizer and lengths must be those that created the features."""
         self._dataset = dataset
         self._tokenizer = tokenizer
         self._lengths = lengths
@@ -45,7 +45,7 @@ class AnswerDecoder:
         rows_by_question: Dict[int, List[Row]] = collections.defaultdict(list)
         for row in rows:
             rows_by_question[int(row["question_ids"])].append(row)
-        if self._windows is None:  # tokenize only once, however often the file is evaluated
+        if self._windows is None:  # tokenize only once, even if the file is evaluated repeatedly
             self._windows = list(spans.all_windows(self._dataset.paragraphs, self._tokenizer, self._lengths))
         contexts = [paragraph.context for paragraph in self._dataset.paragraphs for _ in paragraph.questions]
         answers: Dict[str, PredictedAnswer] = {}
@@ -109,7 +109,7 @@ def score_with_threshold(golds: squad_metrics.Golds, answers: Answers) -> Dict[s
         golds,
         {question: answer.best_text for question, answer in answers.items()},
         null_odds,
-        # Below all odds: subtracting 1 from a huge number may not change it.
+        # A threshold below all odds; subtracting 1 might not change a huge number.
         none_threshold=min(lowest - 1.0, float(np.nextafter(lowest, -np.inf))),
     )
     scores = squad_metrics.score_v2(golds, _texts(answers))
@@ -126,7 +126,7 @@ def write(folder: str, answers: Answers, version_2: bool) -> List[str]:
     if version_2:
         contents[NULL_ODDS] = {question: answer.null_odds for question, answer in answers.items()}
     elif tf.gfile.Exists(null_odds_path):
-        tf.gfile.Remove(null_odds_path)  # of an earlier run with version 2.0
+        tf.gfile.Remove(null_odds_path)  # left by an earlier run with version 2.0
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), json.dumps(content, indent=4) + "\n")
     return [os.path.join(folder, name) for name in contents]

@@ -2,8 +2,8 @@
 
 Given equal logits, the answers are those of Google's run_squad.py, with these differences:
 
-* Where no span is valid, the original answers "empty" (version 1.1) or fails (version 2.0); here the answer is "".
-* NaN logits count as the lowest 32-bit float and infinite ones as the nearest finite one, so that every number
+* If no span is valid, the original answers "empty" (version 1.1) or fails (version 2.0); here the answer is "".
+* NaN logits become the lowest 32-bit float and infinite ones the nearest finite float, so that every number
   written to JSON is finite.
 * The answer is the slice of the paragraph that its tokens cover; nothing is aligned with a second tokenization.
 """
@@ -35,7 +35,7 @@ class AnswerRules:
     """Which spans are valid answers.
 
     Attributes:
-      n_best_size: number of starts and ends considered per window, and of texts listed per question.
+      n_best_size: number of starts and ends to consider per window, and of texts to list per question.
       max_answer_length: in tokens.
       version_2: whether a question may have no answer, as in SQuAD 2.0.
       null_threshold: predict no answer if its score exceeds that of the best text by more than this.
@@ -115,7 +115,7 @@ def find_answer(
         return PredictedAnswer(best.text, _with_probabilities(texts or [nothing]), None, best.text)
     nulls = [_ScoredText("", float(starts[0]), float(ends[0])) for starts, ends in zip(start_logits, end_logits)]
     null = min(nulls, key=_score, default=nothing)
-    # The sort is stable: of equal scores, a text comes before no answer.
+    # The sort is stable: if scores are equal, a text comes before no answer.
     listed = sorted([*texts, null], key=_score, reverse=True)[: rules.n_best_size]
     if null not in listed:
         listed.append(null)
@@ -140,7 +140,7 @@ def _clip(logits: Sequence[np.ndarray]) -> List[np.ndarray]:
 
 
 def _top_positions(logits: np.ndarray, count: int) -> np.ndarray:
-    """Return the positions of the highest logits, highest first; of equal ones, the lower position first."""
+    """Return the positions of the highest logits, highest first; ties by position."""
     positions = np.arange(len(logits))
     if count < len(logits):
         lowest = np.partition(logits, -count)[-count]
@@ -155,7 +155,7 @@ def _valid_spans(window: Window, start_logits: np.ndarray, end_logits: np.ndarra
     Returns:
       float [4, spans]: first and last character in the paragraph, start logit, end logit.
     """
-    # Token numbers in the window. Outside of 0 ... n - 1 are the question, the special tokens and the padding.
+    # Token numbers in the window. Question, special tokens and padding are outside of 0 ... n - 1.
     first, last = (_top_positions(logits, rules.n_best_size) - window.first for logits in (start_logits, end_logits))
     first, last = (tokens[(tokens >= 0) & (tokens < len(window.starts))] for tokens in (first, last))
     first = first[window.has_max_context[first]]
@@ -173,7 +173,7 @@ def _best_texts(
     end_logits: Sequence[np.ndarray],
     rules: AnswerRules,
 ) -> List[_ScoredText]:
-    """Return the `n_best_size` best texts of all windows, best first, each once and never ""."""
+    """Return the `n_best_size` best texts of all windows, best first, without duplicates or empty texts."""
     spans = np.concatenate([_valid_spans(*row, rules) for row in zip(windows, start_logits, end_logits)], axis=1)
     texts: Dict[str, _ScoredText] = {}
     for index in np.argsort(-(spans[2] + spans[3]), kind="stable"):

@@ -20,10 +20,10 @@ from adapter_bert.tasks import encodings, glue
 from adapter_bert.tasks.task import Task
 
 HEADER = "index\tprediction"
-# How many levels of folders are searched for runs.
+# Depth of the search for runs in folders.
 SEARCH_DEPTH = 2
 RESULTS = "results.json"
-# One model predicts all three, so the results next to the predictions may be those of any of them.
+# One model predicts all three tasks, so the results next to the predictions may belong to any of them.
 SAME_MODEL = {task.name for task in (glue.MNLI, glue.MNLI_MISMATCHED, glue.AX)}
 
 
@@ -144,7 +144,7 @@ def find_runs(folders: Iterable[str]) -> Dict[str, List[str]]:
     """Search folders, and folders in them, for prediction files.
 
     Returns:
-      For each name of a prediction file the folders that contain it, sorted, each once.
+      Name of a prediction file -> sorted folders that contain it, without duplicates.
 
     Raises:
       errors.UserError: a folder does not exist.
@@ -154,7 +154,7 @@ def find_runs(folders: Iterable[str]) -> Dict[str, List[str]]:
         if not tf.gfile.IsDirectory(top):
             raise errors.UserError(f"The folder {top} does not exist; pass the folders of the runs.")
         for folder in _subfolders(top, SEARCH_DEPTH):
-            # A run may be given twice, e.g. as runs and as runs/cola.
+            # A run may be found twice, e.g. through runs and runs/cola.
             identity = folder if "://" in folder else os.path.realpath(folder)
             for name in map(file_name, glue.TASKS):
                 if tf.gfile.Exists(os.path.join(folder, name)):
@@ -189,7 +189,7 @@ def _is_for(results: EvalResults, task: Task) -> bool:
 
 
 def choose_run(task: Task, runs: Sequence[str]) -> Tuple[str, Optional[EvalResults]]:
-    """Return the run with the best score, the first of equals, and its results if known.
+    """Return the run with the best score (the first, if several have it), and its results if known.
 
     Raises:
       errors.UserError: there are several runs, and they cannot be compared.

@@ -9,7 +9,7 @@ import numpy as np
 from adapter_bert.common import errors
 from adapter_bert.tasks.task import Task
 
-# Predicted numbers this close, relative to their size, are equal: about ten roundings of a 32-bit float.
+# Relative tolerance for equal predicted numbers: about ten roundings of a 32-bit float.
 RELATIVE_TOLERANCE = 1e-6
 
 # A function of (labels, predictions).
@@ -25,7 +25,7 @@ def _is_uninformative(values: np.ndarray, tolerance: float = 0.0) -> bool:
 
 
 def _scipy_correlation(name: str) -> Metric:
-    """Return a correlation of SciPy that is 0 where it is undefined, since the predictions carry no information."""
+    """Return a correlation of SciPy, with 0 where it is undefined: such predictions carry no information."""
 
     def metric(labels: np.ndarray, numbers: np.ndarray) -> float:
         from scipy import stats
@@ -80,7 +80,7 @@ def score(metric_names: Sequence[str], labels: np.ndarray, predictions: np.ndarr
       predictions: int or float [examples], the predicted ones.
 
     Raises:
-      errors.UserError: a metric does not exist, or it compares classes and the labels are numbers.
+      errors.UserError: a metric does not exist, or is for classes while the labels are numbers.
     """
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if not labels.size or labels.shape != predictions.shape:
@@ -105,7 +105,7 @@ def with_primary(name: str, task: Task) -> Tuple[str, ...]:
     if task.is_regression:
         suitable, predicted = list(NUMBER_METRICS), "numbers"
     else:
-        # F1 is that of class 1, which is special only if there are two classes.
+        # F1 is that of class 1, which is meaningful only for two classes.
         suitable = [metric for metric in CLASS_METRICS if metric != "f1" or len(task.labels) == 2]
         predicted = f"{len(task.labels)} classes"
     if name not in suitable:
@@ -116,7 +116,7 @@ def with_primary(name: str, task: Task) -> Tuple[str, ...]:
 
 
 def majority_class_score(metric_names: Sequence[str], labels: np.ndarray) -> Dict[str, float]:
-    """Score one prediction for every example: the most frequent class, or the mean of the numbers."""
+    """Score a constant prediction: the most frequent class, or the mean of the numbers."""
     labels = np.asarray(labels)
     constant = labels.mean() if labels.dtype.kind == "f" else np.bincount(labels).argmax()
     return score(metric_names, labels, np.full_like(labels, constant))

@@ -7,8 +7,8 @@ Both scripts compare texts without case, punctuation and articles, and use the g
     gold text without tokens      F1 is always 0              ignored
     missing prediction            counts 0                    KeyError (here: question is ignored)
 
-Sums are computed in the order of the questions, as in these scripts, since another order may change the last digit. So
-may the Python version, both here and there: from 3.12 on, `sum` of floats rounds less.
+Sums are computed in the order of the questions, as in these scripts, since another order may change the last digit. The
+Python version may also change it, both here and there: since 3.12, `sum` of floats is more accurate.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def score_v2(
       predictions: question id -> predicted text, empty for no answer. Questions without a prediction are ignored.
       null_odds: question id -> probability or log-odds of no answer.
       threshold: null odds above it turn the prediction into no answer.
-      none_threshold: the best threshold to report if it is best to answer no question. The official 0.0 suits
+      none_threshold: the threshold to report if answering no question scores best. The official 0.0 suits
         probabilities; otherwise pass a number below all null odds.
 
     Returns:
@@ -121,7 +121,7 @@ def score_v2(
 
 def _score_question(prediction: str, golds: Iterable[str], f1_of_empty: int) -> Tuple[int, float]:
     """Return exact match and F1, each with the gold text that is best for it; all texts are normalized."""
-    distinct = list(dict.fromkeys(golds))  # annotators mostly agree
+    distinct = list(dict.fromkeys(golds))  # annotators often agree
     return int(prediction in distinct), max(_token_f1(prediction, gold, f1_of_empty) for gold in distinct)
 
 
@@ -154,9 +154,9 @@ def _best_threshold(
 ) -> Tuple[float, float]:
     """Return the best score of any threshold, in per cent, and that threshold.
 
-    Starts without answers, which is correct for all questions that have none, and answers one question after the other
-    by rising null odds. Equal null odds are taken in the order of `null_odds`, and the best score may lie between two
-    of them, as in the official script.
+    Starts with no question answered, which is correct for those without an answer, then answers one question after
+    another in the order of rising null odds. Equal null odds are taken in the order of `null_odds`, and
+    the best score may lie between two of them, as in the official script.
     """
     score: float = sum(not golds[question] for question in raw_scores)
     best, threshold = score, none_threshold

@@ -1,1 +1,1 @@
-"""Examples -> features -> TFRecords -> batches."""
+"""The input pipeline: examples -> features -> TFRecords -> batches."""

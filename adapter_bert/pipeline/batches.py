@@ -1,6 +1,6 @@
 """Batches with little padding: sequences of similar length share a batch, padded to the smallest width that fits.
 
-Everything is tf.data: no Python runs between batches.
+Everything runs in tf.data; no Python code runs between batches.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from adapter_bert.pipeline import records
 from adapter_bert.pipeline.records import CLASS_LABEL, Features, InputFn, graph_function
 from adapter_bert.pipeline.tfrecords import Files
 
-# (length, step): up to this length, widths are multiples of the step. Few shapes, and little padding at any length.
+# (length, step): up to this length, widths are multiples of the step. Gives few shapes and little padding.
 WIDTH_STEPS = ((16, 1), (32, 2), (64, 4))
 LAST_STEP = 8
-# Consecutive training batches that exchange examples. More batches mean less padding and more memory.
+# Number of consecutive training batches that exchange examples. More batches mean less padding and more memory.
 POOL = 64
-# Records sorted at a time in scoring: a prediction waits for at most this many others.
+# Number of records sorted together for scoring: a prediction waits for at most this many others.
 CHUNK = 16384
 
 
@@ -36,10 +36,10 @@ def bucket_widths(seq_length: int) -> List[int]:
 
 
 def pool_ends(epoch_size: int, batch_size: int, total_batches: int) -> List[int]:
-    """Divide a training into pools; examples change batches within a pool only.
+    """Divide the training batches into pools; examples are exchanged only within a pool.
 
-    A pool has at most `POOL` batches, all of one epoch. A batch that spans two epochs is a pool of its own. So within
-    the batches of an epoch no example occurs twice, and fewer examples than a batch are missing.
+    A pool has at most `POOL` batches, all from one epoch. A batch that spans two epochs is a separate pool. Thus no
+    example occurs twice in the batches of an epoch, and fewer examples than one batch are missing.
 
     Returns:
       The number of batches up to the end of each pool; the last one is `total_batches`.
@@ -48,7 +48,7 @@ def pool_ends(epoch_size: int, batch_size: int, total_batches: int) -> List[int]
     begin = 0
     while begin < total_batches:
         epoch = begin * batch_size // epoch_size
-        whole = (epoch + 1) * epoch_size // batch_size  # end of the last batch that lies in this epoch
+        whole = (epoch + 1) * epoch_size // batch_size  # end of the last batch within this epoch
         end = min(begin + POOL, whole) if begin < whole else begin + 1
         begin = min(end, total_batches)
         ends.append(begin)
@@ -56,15 +56,15 @@ def pool_ends(epoch_size: int, batch_size: int, total_batches: int) -> List[int]
 
 
 def _longest_first(serialized: tf.Tensor) -> tf.Tensor:
-    """int32 [n]: the order of records by descending length; stable."""
+    """Return the order of records by descending length, int32 [n]; stable."""
     return tf.argsort(records.read_lengths(serialized), direction="DESCENDING", stable=True)
 
 
 def _exchange_examples(batches: tf.Tensor, seed: List[Any]) -> tf.Tensor:
     """Regroup the examples of a pool, string [batches, B], into batches of similar length in random order.
 
-    Examples are sorted by length, and each then moves by less than a batch at random: sorted by length alone, examples
-    of rare lengths would meet in the same batches in every epoch.
+    Examples are sorted by length, then each is moved at random by less than a batch. Sorted by length alone, examples
+    of rare lengths would share batches in every epoch.
     """
     examples, (count, size) = tf.reshape(batches, [-1]), tf.unstack(tf.shape(batches))
     by_length = tf.gather(examples, _longest_first(examples))
@@ -108,18 +108,18 @@ def training_input_fn(
     skip_steps: int = 0,
     label_types: Mapping[str, tf.DType] = CLASS_LABEL,
 ) -> InputFn:
-    """Return an estimator's `input_fn` for a training.
+    """Return an estimator's `input_fn` for training.
 
-    The order is that of `records.shuffled`, with examples exchanged within pools, see `pool_ends`. It ends with the
-    training.
+    The order is that of `records.shuffled`, with examples exchanged within pools, see `pool_ends`. The data set ends
+    after the last training step.
 
     Args:
       input_file: TFRecord files of either format, see `records.record_spec`.
       seq_length: maximum length of a sequence.
       epoch_size: number of records.
-      total_steps: number of batches of the training.
-      seed: seed of the order; random if None.
-      skip_steps: number of batches to skip at the start: those already seen.
+      total_steps: total number of training batches.
+      seed: seed of the training order; random if None.
+      skip_steps: number of batches to skip because they were used before an interruption.
       label_types: see `records.feature_spec`.
     """
     widths = bucket_widths(seq_length)
@@ -128,7 +128,7 @@ def training_input_fn(
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]
         ends = pool_ends(epoch_size, batch_size, total_steps)
-        # Pools that were seen completely need not be made again.
+        # Skip whole pools without building them.
         begin = max([0, *(end for end in ends if end <= skip_steps)])
         stream = records.shuffled(tf.data.TFRecordDataset(input_file), seed).skip(begin * batch_size)
         batches = stream.batch(batch_size, drop_remainder=True).take(total_steps - begin).enumerate(begin)
@@ -156,7 +156,7 @@ def scoring_input_fn(input_file: Files, seq_length: int, label_types: Mapping[st
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]
-        # Whole batches, so that none has the shortest sequences of one chunk and the longest of the next.
+        # Use whole batches, so that none mixes the shortest sequences of a chunk with the longest of the next.
         chunk = max(CHUNK // batch_size, 1) * batch_size
         chunks = tf.data.TFRecordDataset(input_file).enumerate().batch(chunk).map(sort)
         split = graph_function(lambda *rows: tf.data.Dataset.from_tensor_slices(rows).batch(batch_size))

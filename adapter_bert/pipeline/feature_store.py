@@ -1,7 +1,7 @@
-"""The feature store: TFRecord files of features, built once and shared by all runs that need the same features.
+"""The feature store: TFRecord files of features, built once and shared by all runs that need them.
 
-A file name contains a hash of everything that determines the records, including the code that makes them, and the
-number of records. Files get their names when they are complete, so processes may build the same ones concurrently.
+A file name contains the number of records and a hash of everything that determines them, including the code that
+creates them. Files are renamed when complete, so several processes may build the same ones concurrently.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from adapter_bert.tasks.splits import fingerprint
 from adapter_bert.tasks.squad import dataset as squad
 from adapter_bert.tasks.task import InputExample
 
-# The end of a file name, see `tfrecords.write_shards`.
+# End of a file name, see `tfrecords.write_shards`.
 _ENDING = re.compile(r"-(?P<index>\d{5})-of-(?P<total>\d{5})-(?P<records>\d+)-(?P<bytes>\d+)\.tf_record$")
 
 
@@ -39,7 +39,7 @@ class FeatureStore:
         """Create a store.
 
         Args:
-          folders: candidates; the first in which a file can be written is used.
+          folders: candidates; the first writable one is used.
           tokenizer: converts text to ids.
           tokenizer_key: identifies the tokenizer; equal for tokenizers that produce equal ids.
         """
@@ -89,13 +89,13 @@ class FeatureStore:
         return _find(stem) or _build(records(), stem)
 
     def _stem(self, name: str, parts: Sequence[Any], modules: Iterable[ModuleType]) -> str:
-        """Return how the paths of these features start."""
+        """Return the common prefix of the paths of these features."""
         key = repr((*parts, _code_fingerprint(modules))).encode("utf-8", "surrogatepass")
         return os.path.join(self._folder, f"{name}-{hashlib.sha256(key).hexdigest()[:20]}")
 
 
 def num_records(paths: Files) -> int:
-    """Return the number of records, which file names contain."""
+    """Return the number of records, from the file names."""
     return sum(int(_parse_name(path)["records"]) for path in ([paths] if isinstance(paths, str) else paths))
 
 
@@ -117,7 +117,7 @@ def damage_errors(paths: Files) -> Iterator[None]:
 
 
 def _code_fingerprint(modules: Iterable[ModuleType]) -> str:
-    """Return a hash of the code that builds records, so that another version builds its own files."""
+    """Return a hash of the code that builds records, so that each version builds its own files."""
     digest = hashlib.sha256()
     for module in modules:
         with open(str(module.__file__), "rb") as file:

@@ -1,4 +1,4 @@
-"""Examples -> features: texts become token ids."""
+"""Convert examples to features: texts to token ids."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from adapter_bert.tasks.task import InputExample
 
 LOGGED_EXAMPLES = 1
 
-# Work for one process at a time: some 10 ms, and little memory.
+# Examples per work item of a process: about 10 ms of work, and little memory.
 EXAMPLES_PER_CHUNK = 500
-# With fewer examples, starting processes takes longer than it saves.
+# With fewer examples, starting processes costs more time than it saves.
 EXAMPLES_FOR_PROCESSES = 10000
 
 
 class PaddingInputExample:
-    """A padding example. It completes the last batch where all batches must have one size (TPUs); never scored."""
+    """A padding example. It fills the last batch if all batches must have the same size (TPUs); never scored."""
 
 
 Example = Union[InputExample, PaddingInputExample]
@@ -39,7 +39,7 @@ class InputFeatures:
         label_id: Union[int, float],
         is_real_example: bool = True,
     ) -> None:
-        """Create features from ids of one length and a class index, or a float in regression."""
+        """Create features from lists of equal length and a class index, or a float in regression."""
         self.input_ids = input_ids
         self.input_mask = input_mask
         self.segment_ids = segment_ids
@@ -76,8 +76,8 @@ class SequenceFeatures(NamedTuple):
 
 
 def truncate_seq_pair(tokens_a: List[Any], tokens_b: List[Any], max_length: int) -> None:
-    """Truncate a pair in place to a total length, as if the longer list lost its last token again and again."""
-    # Of two equal lists, the second loses a token first: it keeps the smaller half, or what the first one leaves.
+    """Truncate a pair in place to a total length, as if repeatedly removing the last token of the longer list."""
+    # Of two lists of equal length, the second loses a token first: it keeps the smaller half, or all remaining space.
     kept = min(len(tokens_b), max(max_length - len(tokens_a), max_length // 2))
     del tokens_b[kept:]
     del tokens_a[max_length - kept :]
@@ -95,13 +95,13 @@ class Encoder:
           tokenizer: has `token_ids`, or else `tokenize` and `convert_tokens_to_ids`.
 
         Raises:
-          errors.UserError: a pair has no room for its three special tokens.
+          errors.UserError: `max_seq_length` leaves no room for the three special tokens of a pair.
         """
         if max_seq_length < 3:
             raise errors.UserError(f"max_seq_length must be at least 3, for [CLS] [SEP] [SEP], found {max_seq_length}.")
         self.max_seq_length = max_seq_length
         self.tokenizer = tokenizer
-        # The first of equal labels counts.
+        # If a label occurs twice, its first index counts.
         self._label_ids = {label: index for index, label in reversed(list(enumerate(label_list)))}
         self._token_ids = getattr(tokenizer, "token_ids", self._token_ids_by_tokens)
         self._cls, self._sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
@@ -206,7 +206,7 @@ def convert_examples_to_features(
 def iterate_records(examples: Iterable[Example], encoder: Encoder, processes: Optional[int] = None) -> Iterator[bytes]:
     """Yield a record per example, without padding; examples are read when needed.
 
-    By default few examples are encoded in this process, and many in several, see `parallel.map_in_order`.
+    By default, small data sets are encoded in this process, large ones in several, see `parallel.map_in_order`.
     """
 
     def encode_chunk(chunk: Sequence[Example]) -> List[bytes]:

@@ -1,4 +1,4 @@
-"""TFRecords, or features in memory -> batches."""
+"""Read batches from TFRecord files or from features in memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from adapter_bert.pipeline import tfrecords
 from adapter_bert.pipeline.features import Encoder, Example, InputFeatures
 from adapter_bert.pipeline.tfrecords import Files
 
-# Records held for shuffling: all of most tasks, and a bounded share of memory for the largest.
+# Size of the shuffle buffer: holds all records of most tasks, and bounds the memory for the largest.
 SHUFFLE_BUFFER = 100000
 
-# Marks a function for tf.data that has no Python loops or branches on tensors. Searching its source for them takes
-# longer than everything else before the first batch.
+# Marks a function that AutoGraph need not convert, because it has no Python loops or branches on tensors. Conversion
+# takes longer than everything else before the first batch.
 graph_function = tf.autograph.experimental.do_not_convert
 
 Features = Dict[str, tf.Tensor]
@@ -28,10 +28,10 @@ CLASS_LABEL = {"label_ids": tf.int64}
 
 
 def feature_spec(seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LABEL) -> Dict[str, tf.FixedLenFeature]:
-    """Return names, types and lengths of an example's features as the network takes them.
+    """Return the names, types and lengths of an example's features as the network expects them.
 
     Args:
-      seq_length: tokens of a sequence.
+      seq_length: tokens per sequence.
       label_types: features besides tokens, see `model.heads.Head`; by default a class index.
     """
     spec = {name: tf.FixedLenFeature([seq_length], tf.int64) for name in TOKEN_FEATURES}
@@ -41,17 +41,17 @@ def feature_spec(seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LA
 
 
 def record_spec(label_types: Mapping[str, tf.DType]) -> Dict[str, Any]:
-    """Return how to parse records: token features may have any length and are filled up with -1.
+    """Return the parsing spec of records: token features may have any length and are padded with -1.
 
-    There are two formats: sequences without padding and without `input_mask`, and padded ones with it, as Google's code
-    writes them.
+    There are two formats: sequences without padding and `input_mask`; and padded sequences with `input_mask`, as in
+    Google's code.
     """
     any_length = tf.FixedLenSequenceFeature([], tf.int64, allow_missing=True, default_value=-1)
     return dict(feature_spec(1, label_types), **dict.fromkeys(TOKEN_FEATURES, any_length))
 
 
 def _lengths(tokens: Features) -> tf.Tensor:
-    """int64 [B]: the number of real tokens of each parsed sequence."""
+    """Return the number of real tokens in each parsed sequence, int64 [B]."""
     ids, mask = tokens["input_ids"], tokens["input_mask"]
     has_mask = tf.reduce_any(mask >= 0, axis=1)
     return tf.where(has_mask, _count(mask > 0), _count(ids >= 0))
@@ -97,7 +97,7 @@ def parse(serialized: tf.Tensor, widths: Sequence[int], label_types: Mapping[str
 
 
 def _to_int32(features: Features) -> Features:
-    """Convert integers: records hold int64, TPUs and the graph take int32."""
+    """Convert int64, the type in records, to int32, which TPUs and the graph expect."""
     return {name: tf.cast(values, tf.int32) if values.dtype.is_integer else values for name, values in features.items()}
 
 
@@ -112,15 +112,15 @@ def bucket_of(lengths: tf.Tensor, widths: Sequence[int]) -> tf.Tensor:
 
 
 def shuffled(dataset: tf.data.Dataset, seed: Optional[int]) -> tf.data.Dataset:
-    """Return the endless training order. It is shuffled before it is repeated: an epoch has every example once."""
+    """Shuffle, then repeat forever, so that each epoch contains every example once."""
     return dataset.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=True).repeat()
 
 
 def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Return a dataset that makes the next batches while one is used: the end of every pipeline.
+    """Prepare the next batches in the background: the last stage of every pipeline.
 
-    Autotuning is disabled: it has nothing to choose here, and its thread sleeps for longer and longer and may keep a
-    session from closing for seconds.
+    Autotuning is disabled: it has nothing to tune here, and its thread sleeps for increasing periods and can delay the
+    closing of a session by seconds.
     """
     return batches.prefetch(2).with_options(compat.without_autotuning())
 
@@ -132,7 +132,7 @@ def file_based_convert_examples_to_features(
     tokenizer: tokenization.FullTokenizer,
     output_file: str,
 ) -> None:
-    """Write features of examples to a TFRecord file, padded to one length, as Google's code writes and reads it."""
+    """Write features of examples to a TFRecord file, padded to one length, in the format of Google's code."""
     encoder = Encoder(label_list, max_seq_length, tokenizer)
     features = map(encoder.encode_padded, encoder.log_first(examples))
     tfrecords.write_records((tfrecords.serialize(feature.as_lists()) for feature in features), output_file)
@@ -151,11 +151,11 @@ def file_based_input_fn_builder(
 
     Args:
       input_file: one path, or several in order.
-      seq_length: tokens of a sequence with padding; at least the length that the file was written with.
+      seq_length: tokens per sequence, including padding; at least the length in the file.
       is_training: shuffle and repeat forever, instead of one pass in the order of the file.
       drop_remainder: drop a last batch that is not full.
       seed: seed of the training order.
-      skip_examples: number of examples to skip at the start of the training order: those already seen.
+      skip_examples: number of examples to skip because they were used before an interruption.
       label_types: see `feature_spec`.
     """
 
@@ -186,7 +186,7 @@ def input_fn_builder(
         tensors = _to_int32({name: tf.constant(values) for name, values in columns.items()})
         dataset = tf.data.Dataset.from_tensor_slices(tensors)
         if is_training:
-            # `skip`, as for files: seeds of later operations depend on the number of operations before them.
+            # Use `skip` as for files: the seeds of later operations depend on the number of operations before them.
             dataset = shuffled(dataset, seed).skip(0)
         return prefetched(dataset.batch(params["batch_size"], drop_remainder=drop_remainder))
 

@@ -1,7 +1,7 @@
-"""Questions on paragraphs -> windows of tokens -> features, and back from tokens to characters.
+"""Split paragraphs into windows, create their features, and map tokens back to characters.
 
-A window is a pure function of the texts and a `WindowConfig`: features are made from it and answers are read from it,
-so records need nothing but token ids.
+A window is a pure function of the texts and a `WindowConfig`. It is computed again to decode answers, so records
+contain only token ids.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from adapter_bert.pipeline import tfrecords
 from adapter_bert.pipeline.windows import WindowConfig
 from adapter_bert.tasks.squad import GoldAnswer, Paragraph
 
-# Work for one process at a time: some five questions per paragraph, a millisecond or two per question.
+# Paragraphs per work item of a process: about five questions each, a millisecond or two per question.
 PARAGRAPHS_PER_CHUNK = 8
 
 
@@ -34,7 +34,7 @@ class Document(NamedTuple):
     def find(self, answer: Optional[GoldAnswer]) -> Optional[Tuple[int, int]]:
         """Return the first and last token that cover the annotated characters, or None if there are none.
 
-        Tokens are smaller than words: for `1895` in `(1895-1943)` they cover nothing but the annotation.
+        Tokens are smaller than words: for `1895` in `(1895-1943)`, they cover exactly the annotation.
         """
         if answer is None or answer.start is None:
             return None
@@ -44,7 +44,7 @@ class Document(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Part of a paragraph, as the network sees it beside a question.
+    """Part of a paragraph, as the network sees it together with a question.
 
     Attributes:
       begin: index of its first token in the paragraph.
@@ -84,7 +84,7 @@ class SpanFeatures(NamedTuple):
         }
 
 
-# Completes the last batch where all batches must have one size (TPUs); never scored.
+# Fills the last batch if all batches must have the same size (TPUs); never scored.
 PADDING_WINDOW = SpanFeatures([0], [0], 0, 0, 0, 0, is_real_example=False)
 
 
@@ -114,9 +114,10 @@ def window_ranges(num_tokens: int, length: int, stride: int) -> List[Tuple[int, 
 
 
 def max_context_windows(num_tokens: int, ranges: Sequence[Tuple[int, int]]) -> np.ndarray:
-    """Return the window that has most context around each token, the first of equals; int [tokens].
+    """Return the index of the window with the most context around each token, int [tokens].
 
-    The shorter side counts; if it is equal, the length of the window.
+    The score is the number of tokens on the shorter side plus 0.01 times the length of the window, as in the original.
+    If scores are equal, the first window is used.
     """
     best = np.full(num_tokens, -1.0)
     chosen = np.zeros(num_tokens, np.int32)
@@ -130,7 +131,7 @@ def max_context_windows(num_tokens: int, ranges: Sequence[Tuple[int, int]]) -> n
 
 
 def make_windows(document: Document, query_length: int, config: WindowConfig) -> List[Window]:
-    """Return the windows of a paragraph beside a question; none for a paragraph without tokens."""
+    """Return the windows of a paragraph for a question; none for a paragraph without tokens."""
     ranges = window_ranges(len(document.ids), config.context_length(query_length), config.doc_stride)
     chosen = max_context_windows(len(document.ids), ranges)
     first = query_length + 2  # after [CLS] question [SEP]
@@ -151,12 +152,12 @@ def all_windows(paragraphs: Iterable[Paragraph], tokenizer: Any, config: WindowC
 def paragraph_features(
     paragraph: Paragraph, first_question: int, tokenizer: Any, config: WindowConfig
 ) -> Iterator[SpanFeatures]:
-    """Yield the features of the windows of all questions on a paragraph; the first has this number in its file."""
+    """Yield the features of the windows of all questions on a paragraph; the first question has this number."""
     cls, sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     document = tokenize_document(paragraph.context, tokenizer)
     for question_id, question in enumerate(paragraph.questions, first_question):
         query = tokenize_query(question.text, tokenizer, config)
-        # The first of several annotations, as the original has one in training.
+        # Use the first annotation: in training, the original supports only one.
         answer = None if question.is_impossible else document.find(question.found)
         for window_id, window in enumerate(make_windows(document, len(query), config)):
             size = len(window.starts)

@@ -1,4 +1,4 @@
-"""Features -> TFRecord files that are complete or absent.
+"""Serialize features and write TFRecord files atomically.
 
 A record is a `tf.train.Example`. This module encodes its bytes directly: building the message in Python takes several
 times as long as tokenizing the text.
@@ -60,7 +60,7 @@ def _entry(name: str, values: Values) -> bytes:
         tag, packed = _FIELD_2, struct.pack(f"<{len(values)}f", *values)
     else:
         tag, packed = _FIELD_3, _packed_integers(values)
-    # Not by `_field`: this runs for every feature of every example.
+    # Inlined instead of calling `_field`, because this runs for every feature of every example.
     numbers = _FIELD_1 + _varint(len(packed)) + packed
     feature = tag + _varint(len(numbers)) + numbers
     entry = _name(name) + _FIELD_2 + _varint(len(feature)) + feature
@@ -70,14 +70,14 @@ def _entry(name: str, values: Values) -> bytes:
 def _packed_integers(values: Sequence[Any]) -> bytes:
     try:
         small = bytes(values)
-    except ValueError:  # some are below 0 or above 255
+    except ValueError:  # a value is below 0 or above 255
         return b"".join(map(_varint, values))
     return small if small.isascii() else b"".join(map(_varint, values))  # below 128, a number is its own encoding
 
 
 @functools.lru_cache(maxsize=1024)
 def _integer_entry(name: str, value: int) -> bytes:
-    """Encode a feature of one integer; class indices repeat."""
+    """Encode a feature of one integer. Cached, because class indices repeat."""
     return _entry(name, (value,))
 
 

@@ -1,4 +1,4 @@
-"""How paragraphs are split into windows. Independent of TensorFlow: it is part of the settings of a run."""
+"""Configuration of windows over paragraphs. Imports no TensorFlow: it is part of the settings."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class WindowConfig:
             )
 
     def context_length(self, query_length: int) -> int:
-        """Return the number of paragraph tokens beside a question of this many tokens."""
+        """Return the number of paragraph tokens in a window with a question of this many tokens."""
         return self.max_seq_length - query_length - 3

@@ -18,7 +18,7 @@ class WeightAssigner:
         self._variables = {optimization.variable_name(variable): variable for variable in tf.trainable_variables()}
 
     def replace_initializers(self) -> None:
-        """Make the initializers of the variables read their checkpoints. Call this once, before `load`."""
+        """Replace the initializers of the variables by reads from their checkpoints. Call this once, before `load`."""
         for assignment in self._assignments:
             if assignment.values is None:
                 tf.train.init_from_checkpoint(assignment.path, {name: name for name in assignment.names})
@@ -29,13 +29,13 @@ class WeightAssigner:
         return tf.train.Scaffold(saver=saver, init_fn=lambda scaffold, session: self._feed_packs(session, ()))
 
     def load(self, session: tf.Session, skip: Collection[str] = ()) -> None:
-        """Load the weights of all variables, except some, into a session."""
+        """Load the weights of all variables except `skip` into a session."""
         names = [name for each in self._assignments if each.values is None for name in each.names if name not in skip]
         session.run([self._variables[name].initializer for name in names])
         self._feed_packs(session, skip)
 
     def _feed_packs(self, session: tf.Session, skip: Collection[str]) -> None:
-        """Load the values of packs, one by one: together they may exceed the size of a message."""
+        """Load the values of packs one at a time: together they may exceed the maximum size of a message."""
         for assignment in self._assignments:
             for name, value in (assignment.values or {}).items():
                 if name not in skip:

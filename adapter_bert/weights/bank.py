@@ -4,8 +4,8 @@
     <bank>/base/                        a copy of the base, so that a bank can be moved
     <bank>/packs/<name>.safetensors     the packs
 
-Packs are written atomically, so readers need no lock. A process that is killed leaves the bank as it was before or
-after its change, and at most a temporary file, which is never listed and which a later `add` removes.
+Packs are written atomically, so readers need no lock. A killed process leaves the bank in the state before or after its
+change. It may also leave a temporary file, which is never listed and which a later `add` removes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FILE_NAME = "bank.json"
 FORMAT = "adapter-bert bank 1"
 BASE_FOLDER = "base"
 PACKS_FOLDER = "packs"
-# The name of the base in the results of `verify`. No pack can have it.
+# Name of the base in the results of `verify`. No pack can have this name.
 BASE = BASE_FOLDER + "/"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# The files of a base do not say whether text is lower-cased: each pack records it.
+# The files of a base do not record whether text is lower-cased; each pack does.
 _TOKENIZER = ("type", "entries", "vocabulary")
 
 
@@ -89,13 +89,13 @@ class Manifest:
 
 @dataclasses.dataclass(frozen=True)
 class PackSummary:
-    """A pack as a table shows it, from the header of its file.
+    """Summary of a pack for tables, from the header of its file.
 
     Attributes:
-      name: in the bank.
-      size: of the file in bytes.
+      name: name in the bank.
+      size: size of the file in bytes.
       parameters: number of parameters.
-      config: None if the header cannot be read.
+      config: configuration; None if the header cannot be read.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Bank:
 
     @classmethod
     def create(cls, folder: str, base: bases.Base) -> Bank:
-        """Create a bank with a copy of a base and without packs. It appears complete or not at all.
+        """Create an empty bank with a copy of a base, atomically.
 
         Raises:
           errors.UserError: the folder is not empty, or the base is invalid.
@@ -140,7 +140,7 @@ class Bank:
 
     @staticmethod
     def check_absent(folder: str) -> str:
-        """Return the full path of a folder in which a bank can be created; raise a `UserError` if it is not empty."""
+        """Return the full path of a folder for a new bank; raise a `UserError` if it is not empty."""
         folder = _local(folder)
         if os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
             raise _folder_exists(folder)
@@ -148,7 +148,7 @@ class Bank:
 
     @classmethod
     def open(cls, folder: str) -> Bank:
-        """Open a bank and check everything but the weights; `verify`, `read` and `tensors` check those.
+        """Open a bank and check everything except the weights, which `verify`, `read` and `tensors` check.
 
         Raises:
           errors.UserError: there is no bank, or the base is not the one that `bank.json` describes.
@@ -231,7 +231,7 @@ class Bank:
         """Add a pack. If several processes add the same name, one succeeds.
 
         Args:
-          pack: is checked as in `read`.
+          pack: the pack, which is checked as in `read`.
           name: see `check_name`.
           replace: replace a pack of that name; then the last process wins.
 
@@ -258,7 +258,7 @@ class Bank:
         return path
 
     def remove(self, name: str) -> str:
-        """Remove a pack, damaged or not; return the path of its file."""
+        """Remove a pack, even a damaged one; return the path of its file."""
         path = self.path(name)
         with _user_errors(self.folder):
             os.remove(path)
@@ -268,15 +268,17 @@ class Bank:
         """Write base and pack as one checkpoint: all variables of the model under Google's names, and `global_step`.
 
         Args:
-          name: of the pack.
-          prefix: the path without the endings of the files.
-          overwrite: replace an existing checkpoint; otherwise that is an error.
+          name: name of the pack.
+          prefix: path prefix of the checkpoint.
+          overwrite: replace an existing checkpoint instead of raising an error.
 
         Returns:
           The number of variables.
         """
         if "://" in prefix:
-            raise errors.UserError(f"A checkpoint is exported to a local path, found {prefix}; copy it from there.")
+            raise errors.UserError(
+                f"The prefix must be a local path, found {prefix}; export locally, then copy the files."
+            )
         if not overwrite:
             for path in _checkpoint_files(prefix):
                 files.check_absent(path)
@@ -298,7 +300,7 @@ class Bank:
           report: called with each result as soon as it is known.
 
         Returns:
-          (name, problem or None) of the base, named `BASE`, and of the packs.
+          A list of (name, problem or None): first the base, named `BASE`, then the packs.
         """
         results = []
         for name in [BASE] + self.names():
@@ -317,7 +319,7 @@ class Bank:
         return results
 
     def summaries(self) -> List[PackSummary]:
-        """Return what the headers of all packs say."""
+        """Return summaries of all packs, from their headers."""
         found = []
         for name in self.names():
             with contextlib.suppress(FileNotFoundError):  # another process may remove it
@@ -341,7 +343,7 @@ class Bank:
 
 
 def check_name(name: str) -> None:
-    """Raise a `UserError` if a string cannot be the name of a pack."""
+    """Raise a `UserError` if the name is not valid for a pack."""
     if not _NAME.fullmatch(name) or packs.is_pack(name):
         raise errors.UserError(
             f"A pack in a bank cannot be called {name!r}: expected at most 100 of the letters a-z and A-Z, digits, "
@@ -371,7 +373,7 @@ def _user_errors(path: str) -> Iterator[None]:
 
 
 def _copy_base(base: bases.Base, folder: str) -> None:
-    """Copy the files of a base, and no others."""
+    """Copy only the files that belong to a base."""
     os.mkdir(folder)
     parts = [base.config_file, base.tokenizer_file, base.checkpoint + ".index"]
     for path in parts + tf.gfile.Glob(base.checkpoint + ".data-*"):
@@ -379,7 +381,7 @@ def _copy_base(base: bases.Base, folder: str) -> None:
 
 
 def _first_difference(expected: Mapping[str, Any], found: Mapping[str, Any], keys: Sequence[str]) -> Optional[str]:
-    """Describe the first key in which the bank and something else differ; None if they agree."""
+    """Describe the first key whose value differs from that in the bank; return None if there is none."""
     for key in keys:
         values = [str(part.get(key)).lower() for part in (expected, found)]
         if values[0] != values[1]:
@@ -388,12 +390,12 @@ def _first_difference(expected: Mapping[str, Any], found: Mapping[str, Any], key
 
 
 def _checkpoint_files(prefix: str) -> List[str]:
-    """Return the files of a checkpoint, the index first: TensorFlow ignores the others without it."""
+    """Return the files of a checkpoint, starting with the index: TensorFlow ignores the others without it."""
     return glob.glob(glob.escape(prefix) + ".index") + sorted(glob.glob(glob.escape(prefix) + ".data-*"))
 
 
 def _write_checkpoint(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Write a checkpoint; a kill leaves the old one, none, or the new one, never a mixture."""
+    """Write a checkpoint. A killed process leaves the old one, none, or the new one, never a mixture."""
     folder, name = os.path.split(prefix)
     with files.staging_folder(os.path.join(folder, "." + name)) as staging:
         checkpoints.write(tensors, os.path.join(staging, name))

@@ -25,7 +25,7 @@ SIZES = (
     "max_position_embeddings",
     "type_vocab_size",
 )
-# Networks that agree in these keys compute the same outputs from the same weights; dropout only matters in training.
+# Networks that agree in these keys compute the same outputs from the same weights. Dropout affects only training.
 ARCHITECTURE = (*SIZES, "hidden_act")
 
 Tokenizer = Union[tokenization.FullTokenizer, tokenization.SentencePieceTokenizer]
@@ -59,7 +59,7 @@ def bert_shapes(config: modeling.BertConfig) -> Dict[str, Tuple[int, ...]]:
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> Dict[str, Any]:
-    """Describe what determines the ids of a text, as packs record it: type, case, size and hash of the vocabulary."""
+    """Describe a tokenizer as packs record it: type, case, size and hash of the vocabulary."""
     if isinstance(tokenizer, tokenization.FullTokenizer):
         kind, do_lower_case = "wordpiece", tokenizer.basic_tokenizer.do_lower_case
     else:
@@ -90,7 +90,7 @@ class Base:
         """Find the parts of a base in a folder.
 
         Raises:
-          errors.UserError: one is missing.
+          errors.UserError: a part is missing.
         """
         if not tf.gfile.IsDirectory(folder):
             raise errors.UserError(f"There is no folder {folder}; expected a BERT in the layout of Google's downloads.")
@@ -133,7 +133,7 @@ class Base:
         return modeling.BertConfig.from_json_file(self.config_file)
 
     def tokenizer(self, do_lower_case: bool = True) -> Tokenizer:
-        """Load the tokenizer; the files of a base do not say whether it lower-cases."""
+        """Load the tokenizer; the files of a base do not record whether it lower-cases."""
         if self.uses_sentencepiece:
             return tokenization.create_tokenizer(None, self.tokenizer_file, do_lower_case)
         return tokenization.create_tokenizer(self.tokenizer_file, None, do_lower_case)
@@ -155,7 +155,7 @@ class Base:
         return dict(self._each_tensor())
 
     def digests(self) -> Dict[str, str]:
-        """Return name -> hash of every variable of BERT itself, holding one of them in memory at a time."""
+        """Return name -> hash of every variable of BERT itself, with one variable in memory at a time."""
         return {name: fingerprints.of_tensor(tensor) for name, tensor in self._each_tensor()}
 
     def _each_tensor(self) -> Iterator[Tuple[str, np.ndarray]]:

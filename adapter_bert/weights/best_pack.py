@@ -18,7 +18,7 @@ class BestPack:
     Attributes:
       folder: output folder of the run.
       config: description of the pack, apart from its step, date and software versions.
-      trained_names: names of the variables that train.
+      trained_names: names of the trainable variables.
     """
 
     folder: RunFolder
@@ -38,7 +38,7 @@ class BestPack:
         packs.write(self.folder.pack_path, packs.with_scores(pack, scores) if scores else pack)
 
     def save_last(self) -> None:
-        """At the end of a training, save the newest weights, unless the pack was selected by its score."""
+        """Save the newest weights at the end of training, unless the pack was selected by its score."""
         latest, saved = self.folder.latest_checkpoint(), self.saved()
         if latest and (saved is None or (not saved.metrics and saved.step != checkpoints.read_step(latest))):
             self.save(latest)

@@ -1,4 +1,4 @@
-"""Read and write TensorFlow checkpoints: those of BERT, and those of a run."""
+"""Read and write TensorFlow checkpoints of BERT and of runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 import optimization
 from adapter_bert.common import errors
 
-# Checkpoints of a run: the trained variables, and Adam's slots, which only the newest checkpoint needs.
+# Checkpoints of a run: the trained variables, and Adam's slots, which are kept only for the newest checkpoint.
 MODEL_NAME, OPTIMIZER_NAME = "model.ckpt", "optimizer.ckpt"
 KEPT = 5
 SLOTS = ("adam_m", "adam_v")
@@ -27,7 +27,7 @@ def folder_of(prefix: str) -> str:
 
 
 def find_prefix(path: str) -> str:
-    """Return the prefix of what a user calls a checkpoint: a prefix, one of its files, or the folder of a run.
+    """Return the prefix of the checkpoint at a path: a prefix, one of its files, or the folder of a run.
 
     Raises:
       errors.UserError: there is none.
@@ -53,10 +53,10 @@ def find_prefix(path: str) -> str:
 
 
 def find_latest(folder: str) -> Optional[str]:
-    """Return the newest checkpoint of a run, as its file `checkpoint` names it; None if there is none yet.
+    """Return the newest checkpoint of a run according to its file `checkpoint`; None if there is none yet.
 
     Raises:
-      errors.UserError: that file is damaged, or the checkpoint is missing: the run would start again from step 0.
+      errors.UserError: that file is damaged, or the checkpoint is missing. The run would restart from step 0.
     """
     state_file = os.path.join(folder, "checkpoint")
     if not tf.gfile.Exists(state_file):
@@ -86,7 +86,7 @@ def read_shapes(prefix: str) -> Mapping[str, Tuple[int, ...]]:
     """
     try:
         return {name: tuple(shape) for name, shape in tf.train.list_variables(prefix)}
-    except Exception as error:  # the reader raises a dozen types, IndexError among them
+    except Exception as error:  # the reader raises many types, including IndexError
         raise _damaged(prefix, error) from None
 
 
@@ -95,7 +95,7 @@ def _damaged(prefix: str, error: Exception) -> errors.UserError:
 
 
 def each_tensor(prefix: str, names: Sequence[str]) -> Iterator[Tuple[str, np.ndarray]]:
-    """Yield these variables with their values, one at a time, so that a BERT need not fit into memory twice.
+    """Yield (name, value) of these variables one at a time, so that a BERT need not fit into memory twice.
 
     Raises:
       errors.UserError: they cannot be read.
@@ -126,8 +126,8 @@ def write(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
     """Write a checkpoint without a graph and without a `checkpoint` file.
 
     Args:
-      tensors: the values by variable name; they are held in memory a second time.
-      prefix: the path without the endings of the files; its folder exists.
+      tensors: variable name -> value; they are copied in memory.
+      prefix: path prefix; its folder must exist.
     """
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         feeds = {name: tf.placeholder(value.dtype, value.shape) for name, value in tensors.items()}
@@ -140,7 +140,7 @@ def write(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
 
 
 def optimizer_prefix(prefix: str) -> str:
-    """Return the prefix of the Adam slots of a run's checkpoint that does not contain them itself."""
+    """Return the prefix of the separate file with the Adam slots of a run's checkpoint."""
     return os.path.join(folder_of(prefix), OPTIMIZER_NAME + "-" + prefix.rpartition("-")[2])
 
 
@@ -153,16 +153,17 @@ class RunSaver(tf.train.Saver):
     """Saves the trained variables of a run, never the frozen base.
 
     A checkpoint is `model.ckpt-<step>` with the trained variables and the step; the newest five are kept. Adam's
-    slots, twice as large, are in `optimizer.ckpt-<step>`, for the newest checkpoint only, from which a training
-    continues. The slots are written first, and the state file after both: a kill at any time leaves a consistent pair.
+    slots, twice as large, are in `optimizer.ckpt-<step>`. They are kept only for the newest checkpoint, from which
+    training resumes. The slots are written first and the state file last, so a kill at any time leaves a consistent
+    pair.
     """
 
     def __init__(self, trained: Sequence[tf.Variable], load_frozen: Callable[[tf.Session], None]) -> None:
         """Create a saver for the default graph, which must contain the optimizer.
 
         Args:
-          trained: the variables that train.
-          load_frozen: loads all others.
+          trained: the trainable variables.
+          load_frozen: loads all other variables into a session.
         """
         names = {optimization.variable_name(variable) for variable in trained}
         slots = [
@@ -178,7 +179,7 @@ class RunSaver(tf.train.Saver):
     def save(self, sess: tf.Session, save_path: str, global_step: Any = None, **unused: Any) -> str:
         """Write a checkpoint, record it as the newest, and keep the newest five.
 
-        The oldest is removed first: there are never more than five.
+        The oldest is removed first, so that there are never more than five.
         """
         folder = folder_of(save_path)
         kept = [prefix for prefix in _recorded(folder) if not prefix.endswith(f"-{global_step}")]
@@ -190,7 +191,7 @@ class RunSaver(tf.train.Saver):
         saved = super().save(sess, save_path, **options)
         names = [os.path.basename(prefix) for prefix in kept + [saved]]
         if not os.path.isabs(folder):
-            # TensorFlow treats names as relative to the folder only if that is absolute.
+            # TensorFlow treats names as relative to the folder only if the folder is absolute.
             names = [os.path.join(folder, name) for name in names]
         tf.train.update_checkpoint_state(folder, names[-1], names)
         for name in tf.gfile.ListDirectory(folder):
@@ -220,7 +221,7 @@ def remove(prefix: str) -> None:
 
 
 def remove_leftovers(folder: str) -> None:
-    """Remove what a killed training left behind: temporary files, and checkpoints after the newest recorded one."""
+    """Remove leftovers of a killed run: temporary files, and checkpoints newer than the newest recorded one."""
     latest = find_latest(folder)
     newest = _step_in(os.path.basename(latest)) if latest else None
     for name in tf.gfile.ListDirectory(folder):

@@ -1,4 +1,4 @@
-"""Hashes of weights and texts: equal for equal values, independent of file and format."""
+"""Hashes of weights and texts. They depend only on the values, not on file or format."""
 
 from __future__ import annotations
 

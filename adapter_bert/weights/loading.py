@@ -22,10 +22,10 @@ from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
 
 EMBEDDINGS = "bert/embeddings/word_embeddings"
 
-# Why weights are resolved.
-TRAIN = "train"  # to start a training, or to continue the one in the output folder
-EVALUATE = "evaluate"  # to use the weights that the user names, or those in the output folder
-USE_TRAINED = "use trained"  # to use the weights of the training that has just ended in the output folder
+# Purposes for which weights are resolved.
+TRAIN = "train"  # to start training, or to continue the run in the output folder
+EVALUATE = "evaluate"  # to use the weights that the user requests, or those in the output folder
+USE_TRAINED = "use trained"  # to use the weights after training has finished in the output folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class WeightFile:
       path: prefix of a checkpoint, or path of a pack.
       shapes: shapes of its variables.
       pack: its content, if it is a pack.
-      frozen: fingerprint of the weights that a run's checkpoint was trained on, if recorded. A pack contains its own.
+      frozen: fingerprint of the frozen weights that a run's checkpoint was trained on, if recorded; packs contain it.
     """
 
     path: str
@@ -144,13 +144,13 @@ class Weights:
 
 @dataclasses.dataclass(frozen=True)
 class WeightRequest:
-    """The weights that the user asks for.
+    """The weights that the user requests.
 
     Attributes:
-      init_checkpoint: a whole checkpoint; one of a run, which is placed on the base that the run recorded; or the
-        folder of a run: its pack, or else its newest checkpoint, on that base.
-      adapter_pack: a pack or the folder of a run, placed on `init_checkpoint`.
-      whole_checkpoints: whether the run in the output folder writes checkpoints with all variables.
+      init_checkpoint: a whole checkpoint; or a checkpoint of a run, loaded on top of the base that the run recorded; or
+        the folder of a run: its pack, or else its newest checkpoint, on top of that base.
+      adapter_pack: a pack or the folder of a run, loaded on top of `init_checkpoint`.
+      whole_checkpoints: whether the run in the output folder saves all variables in its checkpoints.
     """
 
     init_checkpoint: Optional[str] = None
@@ -167,11 +167,11 @@ def resolve(
 ) -> Optional[Weights]:
     """Decide which file provides which variable of a model.
 
-    The output folder's own run takes precedence, unless one of its checkpoints is named to be evaluated.
+    The run in the output folder takes precedence, unless one of its checkpoints is requested for evaluation.
 
     Args:
       spec: the model.
-      request: the weights that the user asks for.
+      request: the weights that the user requests.
       purpose: `TRAIN`, `EVALUATE` or `USE_TRAINED`.
       folder: the output folder; None to use the requested files alone.
       base: the lowest file of an earlier result, to avoid reading it again.
@@ -206,7 +206,7 @@ class _Resolver:
             return self._from_request(for_training=False)
         if purpose == EVALUATE and request.adapter_pack and folder.holds_run():
             raise errors.UserError(
-                f"The folder {folder.path} contains a run of its own: to evaluate --adapter_pack="
+                f"The folder {folder.path} already contains a run: to evaluate --adapter_pack="
                 f"{request.adapter_pack}, use another --output_dir."
             )
         weights = self._from_run(folder, purpose == TRAIN, names_own)
@@ -225,8 +225,7 @@ class _Resolver:
     def _check_random_start(self, purpose: str, folder: RunFolder) -> None:
         if purpose != TRAIN:
             raise errors.UserError(
-                f"There is nothing to evaluate: {folder.path} contains no checkpoint, and --init_checkpoint is not "
-                "given."
+                f"There is nothing to evaluate: {folder.path} contains no checkpoint, and --init_checkpoint is not set."
             )
         if self._spec.tuning_mode != "full":
             raise errors.UserError(
@@ -238,7 +237,7 @@ class _Resolver:
     # ---------------------------------------------------------------------------------------- finding files
 
     def _open_checkpoint(self, path: str) -> WeightFile:
-        """Open what a user calls a checkpoint, see `checkpoints.find_prefix`."""
+        """Open the checkpoint at a path, see `checkpoints.find_prefix`."""
         prefix = checkpoints.find_prefix(path)
         if self._base and self._base.path == prefix:
             return self._base
@@ -270,7 +269,7 @@ class _Resolver:
             return [file]
         recorded = RunFolder(checkpoints.folder_of(file.path)).read_settings()
         if not recorded.get("init_checkpoint") and not file.pack:
-            return [file]  # not ours; the error will list what it lacks
+            return [file]  # not from a run; a later error lists the missing variables
         if not recorded.get("init_checkpoint"):
             raise errors.UserError(
                 f"The pack {file.path} needs its base, and no {SETTINGS_FILE} next to it names one: pass the base as "
@@ -285,10 +284,10 @@ class _Resolver:
             ) from None
         return below + [file]
 
-    # --------------------------------------------------------------------------- weights that the user names
+    # --------------------------------------------------------------------------- requested weights
 
     def _from_request(self, for_training: bool) -> Weights:
-        """Use the named files. BERT must be complete; adapters and head of a plain BERT start at random."""
+        """Use the requested files. BERT must be complete; a plain BERT gets randomly initialized adapters and head."""
         files = self._find_files(self._request.init_checkpoint or "", self._request.adapter_pack)
         top, found = files[-1], _merged_shapes(files)
         if top.pack:
@@ -311,7 +310,7 @@ class _Resolver:
         return self._assign(files, names)
 
     def _uses_head(self, top: WeightFile, found: parameters.Shapes, for_training: bool, has_adapters: bool) -> bool:
-        """Return whether the head in the files is this task's; raise an error where it must be."""
+        """Return whether the head in the files belongs to this task; raise an error if it must but does not."""
         mismatch = modeling.describe_mismatch(self._head, found)
         if top.pack and top.pack.config.head != self._spec.head.kind:
             mismatch = f"its type is {top.pack.config.head}, this task's is {self._spec.head.kind}."
@@ -319,22 +318,22 @@ class _Resolver:
         if for_training:
             if mismatch and has_head:
                 tf.logging.warning(
-                    "The head in %s belongs to another task; a new one is trained (%s)", top.path, mismatch
+                    "The head in %s belongs to another task; training a new one (%s)", top.path, mismatch
                 )
             return not mismatch
         if not has_head:
-            tf.logging.warning("The %s contains no head: an untrained one is evaluated.", top)
+            tf.logging.warning("The %s contains no head; evaluating an untrained one.", top)
         elif mismatch:
-            raise errors.UserError(f"The {top} has a head of another task: {mismatch}")
+            raise errors.UserError(f"The {top} has the head of another task: {mismatch}")
         elif not has_adapters:
             raise errors.UserError(
-                f"The {top} was trained without adapters, and the model has some: use the --tuning_mode of its "
+                f"The {top} was trained without adapters, but the model has adapters: use the --tuning_mode of its "
                 "training (full, top_layers, layer_norm or head)."
             )
         return not mismatch
 
     def _check_adapters(self, file: WeightFile, found: parameters.Shapes) -> None:
-        """Check that files contain all adapters of the model or none, and no others."""
+        """Check that the files contain either exactly the adapters of the model, or no adapters."""
         in_files = [name for name in found if parameters.group_of(name) == "adapters"]
         unknown = [name for name in in_files if name not in self._adapters]
         if unknown:
@@ -349,10 +348,10 @@ class _Resolver:
                 "--adapter_layers and --adapter_placement of its training."
             )
 
-    # --------------------------------------------------------------------------- weights of the output folder
+    # --------------------------------------------------------------------------- weights in the output folder
 
     def _from_run(self, folder: RunFolder, to_continue: bool, names_own: bool) -> Optional[Weights]:
-        """Use the folder's own run: the newest checkpoint to continue training, else its pack if there is one."""
+        """Use the run in the folder: its newest checkpoint to continue training, otherwise its pack if there is one."""
         file = self._find_own_file(folder, to_continue)
         if file is None:
             return None
@@ -418,7 +417,7 @@ class _Resolver:
     def _assign(self, files: Sequence[WeightFile], names: Sequence[str]) -> Weights:
         """Take each variable from the highest file that contains it.
 
-        Every variable is read here, so that damage and a wrong base are found before the work starts.
+        Reads every variable, so that damaged files and a wrong base are detected before work starts.
         """
         digests: Dict[str, str] = {}
         assignments = []
@@ -440,9 +439,9 @@ def _open_pack(path: str) -> WeightFile:
 
 
 def _if_exists(adapter_pack: Optional[str]) -> Optional[str]:
-    """Return the pack that a run started from, unless it is gone.
+    """Return the pack that a run started from, unless it no longer exists.
 
-    A run that trained all of it does not need it; otherwise fingerprints show that it is missing.
+    A run that has trained all its variables does not need it; otherwise a fingerprint check fails later.
     """
     return adapter_pack if adapter_pack and tf.gfile.Exists(adapter_pack) else None
 

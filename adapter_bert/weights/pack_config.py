@@ -1,4 +1,4 @@
-"""The configuration of an adapter pack: what its weights are for, and which variables they are."""
+"""The configuration of an adapter pack: its task, its model and its variables."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FORMAT = "adapter-bert pack 1"
 METADATA_KEY = "adapter_config.json"
 CHECKSUM = "checksum"
 
-# No BERT is deeper. Building the graph of an absurd number of layers would take hours.
+# More than any real BERT. Building a graph with an absurd number of layers would take hours.
 _MAX_LAYERS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class PackConfig:
-    """What the weights of a pack are for. The fields are the keys of `adapter_config.json`.
+    """Describes the weights of a pack. The fields are the keys of `adapter_config.json`.
 
     Attributes:
       task: name of the task.
@@ -39,12 +39,12 @@ class PackConfig:
       adapter: the fields of an `AdapterConfig`; None in modes without adapters.
       tune_top_layers: number of layers in mode `top_layers`.
       metrics: scores on the dev split, the primary metric first; empty if it was not evaluated.
-      loss: on the dev split.
+      loss: mean loss on the dev split.
       collapsed: whether all predictions for the dev split were the same.
-      seed: of the training; None if unknown.
+      seed: seed of the training run; None if unknown.
       step: training step of the weights.
-      training: other settings of the training, by flag.
-      versions: of the software that trained it.
+      training: other settings of the training run, by flag.
+      versions: versions of the software that trained it.
       origin: where the weights come from, if they were not trained by this project.
     """
 
@@ -80,7 +80,7 @@ class PackConfig:
 
     @property
     def primary_metric(self) -> Optional[str]:
-        """The metric that the best weights are chosen by; None if they were not evaluated."""
+        """The metric that selects the best weights; None if they were not evaluated."""
         return next(iter(self.metrics), None)
 
     def make_head(self) -> heads.Head:
@@ -88,7 +88,7 @@ class PackConfig:
         return heads.make(self.head, len(self.labels))
 
     def trained_shapes(self) -> Dict[str, Tuple[int, ...]]:
-        """Return name -> shape of the variables that the pack holds."""
+        """Return name -> shape of the variables in the pack."""
         shapes, trained = self._model()
         return {name: shapes[name] for name in trained}
 
@@ -134,7 +134,7 @@ def _build_model(
         raise errors.UserError(f"architecture has {config.num_hidden_layers} layers; the maximum is {_MAX_LAYERS}")
     fields = json.loads(adapter)
     if (mode == "adapter") != (fields is not None):
-        raise errors.UserError(f"tuning_mode {mode} does not go with adapter {fields}")
+        raise errors.UserError(f"tuning_mode {mode} cannot be combined with adapter {fields}")
     shapes = parameters.model_shapes(config, head, AdapterConfig(**fields) if fields is not None else None)
     return shapes, optimization.trainable_names(list(shapes), mode, config.num_hidden_layers, top_layers)
 

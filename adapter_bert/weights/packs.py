@@ -1,8 +1,8 @@
-"""Adapter packs: a task as one file of a few MB, for the frozen base that it was trained on.
+"""Adapter packs: a trained task as one file of a few MB, to use with the frozen base that it was trained on.
 
 A pack is a safetensors file with exactly the variables that the task trained, under Google's names, and one entry of
-metadata, `adapter_config.json`, which says what the weights are for. It contains a checksum of the whole file, so that
-any change is detected. LayerNorms are part of a pack: packs on the same base do not affect each other.
+metadata, `adapter_config.json`, which describes them and contains a checksum of the whole file, so that any change is
+detected. LayerNorms are part of a pack, so packs on the same base do not affect each other.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _NO_CHECKSUM = "0" * 64
 
 @dataclasses.dataclass(frozen=True)
 class Pack:
-    """Trained weights and what they are for.
+    """Trained weights and their description.
 
     Attributes:
-      config: what they are for.
+      config: description of the weights.
       tensors: variable name -> float32 values.
     """
 
@@ -59,7 +59,7 @@ class Pack:
 
 
 def describe_adapter(adapter: Optional[AdapterConfig]) -> Optional[Dict[str, Any]]:
-    """Return the fields of an adapter as `PackConfig.adapter` holds them; None for no adapter."""
+    """Return the fields of an adapter in the form of `PackConfig.adapter`; None for no adapter."""
     if adapter is None:
         return None
     return dict(dataclasses.asdict(adapter), layers=list(adapter.layers) if adapter.layers else None)
@@ -84,7 +84,7 @@ def is_pack(path: str) -> bool:
 
 
 def find(path: str) -> str:
-    """Return the path of the pack that a user names: a file, or the output folder of a run.
+    """Return the path of a pack, given a file or the output folder of a run.
 
     Raises:
       errors.UserError: there is none.
@@ -113,7 +113,7 @@ def write(path: str, pack: Pack) -> None:
 def serialise(pack: Pack) -> bytes:
     """Return the bytes of a pack's file."""
     values = dict(files.finite(dataclasses.asdict(pack.config)), format=FORMAT)
-    # The checksum comes first, so that a label of 64 zeros is not taken for its placeholder.
+    # The checksum comes first, so that a label of 64 zeros is not mistaken for its placeholder.
     text = json.dumps(dict({CHECKSUM: _NO_CHECKSUM}, **values), ensure_ascii=False, allow_nan=False)
     tensors = {name: np.ascontiguousarray(tensor) for name, tensor in pack.tensors.items()}
     data = safetensors.numpy.save(tensors, {METADATA_KEY: text})
@@ -138,7 +138,7 @@ def read(path: str) -> Pack:
     config = pack_config.parse(path, values)
     try:
         tensors = safetensors.numpy.load(data)
-    except Exception as error:  # the reader raises many types, NumPy's among them
+    except Exception as error:  # the reader raises many types, including those of NumPy
         raise _not_a_pack(path, errors.reason(error)) from None
     pack = Pack(config, tensors)
     check(pack, f"The pack {path}")
@@ -184,7 +184,7 @@ def check(pack: Pack, where: str) -> None:
     """Check that the tensors are exactly those that the configuration requires, and finite.
 
     Raises:
-      errors.UserError: they are not. The message starts with `where`, e.g. `The pack cola.safetensors`.
+      errors.UserError: the pack is invalid. The message starts with `where`, e.g. `The pack cola.safetensors`.
     """
     try:
         pack.config.check()
@@ -194,11 +194,11 @@ def check(pack: Pack, where: str) -> None:
     found = pack.shapes()
     mismatch = modeling.describe_mismatch(expected, found)
     if mismatch:
-        raise errors.UserError(f"{where} does not hold the tensors that its {METADATA_KEY} requires: {mismatch}")
+        raise errors.UserError(f"{where} does not contain the tensors that its {METADATA_KEY} requires: {mismatch}")
     unknown = sorted(set(found) - set(expected))
     if unknown:
         raise errors.UserError(
-            f"{where} holds {len(unknown)} tensors that its {METADATA_KEY} does not allow, e.g. {unknown[0]}: "
+            f"{where} contains {len(unknown)} tensors that its {METADATA_KEY} does not allow, e.g. {unknown[0]}: "
             f"expected the {len(expected)} of mode {pack.config.tuning_mode}."
         )
     for name, tensor in pack.tensors.items():
@@ -210,7 +210,7 @@ def check(pack: Pack, where: str) -> None:
 
 
 def check_architecture(pack: Pack, where: str, architecture: Mapping[str, Any], base: str) -> None:
-    """Check that a network has the architecture of the pack's base; some differences do not show in the shapes.
+    """Check that a network has the architecture of the pack's base; shapes do not reveal all differences.
 
     Args:
       pack, where: the pack and its name in error messages, e.g. its path.
@@ -226,7 +226,7 @@ def check_architecture(pack: Pack, where: str, architecture: Mapping[str, Any], 
 
 
 def check_adapter(pack: Pack, where: str, adapter: Optional[AdapterConfig]) -> None:
-    """Check that a model has the adapters of the pack, except for their initialisation, which no longer matters."""
+    """Check that a model has the adapters of the pack; their initialisation no longer matters."""
     if pack.config.adapter is None:
         return
     expected, found = (

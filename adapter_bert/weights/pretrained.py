@@ -1,4 +1,4 @@
-"""The pre-trained BERT that the settings name: its architecture and its tokenizer, checked against each other."""
+"""Load the architecture and tokenizer of the pre-trained BERT, and check that they match."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adapter_bert.weights import bases
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedBert:
-    """A BERT without its weights, which `weights.loading` finds.
+    """A BERT without its weights, which `weights.loading` handles.
 
     Attributes:
       config: its architecture.
@@ -31,7 +31,7 @@ class PretrainedBert:
         """Read config and vocabulary.
 
         Raises:
-          errors.UserError: they do not exist, or do not belong together, or sequences are too long for this BERT.
+          errors.UserError: they do not exist or do not match, or sequences are too long for this BERT.
         """
         config = modeling.BertConfig.from_json_file(settings.bert_config_file or "")
         tokenizer = tokenization.create_tokenizer(settings.vocab_file, settings.spm_model_file, settings.do_lower_case)

@@ -1,4 +1,4 @@
-"""The output folder of a run: the only code that knows which files it contains."""
+"""The output folder of a run. Only this module knows which files it contains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HISTORY_FILE = "training.json"
 RESULTS_FILE = "results.json"
 RESULTS_TEXT_FILE = "eval_results.txt"
 TEST_RESULTS_FILE = "test_results.tsv"
-# Summaries of the dev scores, which TensorBoard shows as a run of their own.
+# Folder of the dev score summaries, which TensorBoard shows as a separate run.
 EVAL_SUMMARIES = "eval"
 # Settings that name the weights a run starts from.
 STARTING_POINTS = ("init_checkpoint", "adapter_pack")
@@ -29,11 +29,11 @@ STARTING_POINTS = ("init_checkpoint", "adapter_pack")
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """A run that is started, continued or evaluated, with what its folder recorded earlier.
+    """A run that is started, continued or evaluated, with the settings that its folder recorded earlier.
 
     Attributes:
       settings: settings of this command.
-      recorded: settings recorded by the training that is continued or evaluated; empty if there is none.
+      recorded: settings recorded by the run that is continued or evaluated; empty if there is none.
       fingerprints: labels and hashes that identify the data and the base; the key `facts` of `settings.json`.
       seed: seed of the run.
     """
@@ -44,7 +44,7 @@ class RunRecord:
     seed: int
 
     def training_settings(self) -> Dict[str, Any]:
-        """Return all settings, with the values of the earlier training if this command does not train."""
+        """Return all settings; if this command does not train, those of the training come from the recorded run."""
         values = dict(dataclasses.asdict(self.settings), seed=self.seed)
         if not self.settings.do_train:
             names = [f.name for f in dataclasses.fields(self.settings) if f.metadata["scope"] == TRAINING]
@@ -94,19 +94,19 @@ class RunFolder:
         return own in (os.path.realpath(path), os.path.realpath(checkpoints.folder_of(path)))
 
     def history(self) -> History:
-        """Read the history of the training; empty if there is none."""
+        """Read the training history; empty if there is none."""
         return History(self.file(HISTORY_FILE))
 
     def read_settings(self) -> Dict[str, Any]:
-        """Read the settings recorded by the training in this folder; empty if there are none."""
+        """Read the settings recorded by the run in this folder; empty if there are none."""
         path = self.file(SETTINGS_FILE)
         return files.read_json_object(path) if tf.gfile.Exists(path) else {}
 
     def recorded_settings(self, settings: Settings) -> Dict[str, Any]:
         """Return the recorded settings of the run that `settings` continue or evaluate; empty if there are none.
 
-        They come from this folder if it holds weights. To evaluate in a new folder, they come from the pack, or from
-        the folder of `init_checkpoint`.
+        They come from this folder if it contains weights. If a new folder is used for evaluation, they come from the
+        pack or from the folder of `init_checkpoint`.
         """
         if self.holds_run():
             recorded = self.read_settings()
@@ -165,7 +165,7 @@ class RunFolder:
 
         Args:
           record: the run.
-          base_fingerprints: further fingerprints to record.
+          base_fingerprints: additional fingerprints to record.
 
         Returns:
           The record with all fingerprints.
@@ -200,9 +200,9 @@ def _different_settings(settings: Settings, recorded: Mapping[str, Any]) -> List
     if settings.seed is None:
         current.pop("seed", None)
     if "base" in recorded.get("facts", {}):
-        # The base may have been moved, or not be given: its fingerprints are compared instead.
+        # The base may have been moved or omitted: compare its fingerprints instead.
         current = {name: value for name, value in current.items() if name not in STARTING_POINTS}
-    # The values that settings had in a version without them.
+    # The values in effect before these settings existed.
     earlier = {field.name: field.metadata["legacy"] for field in dataclasses.fields(settings)}
     return [
         f"--{name} was {recorded.get(name, earlier[name])}, is {value}"
@@ -221,7 +221,7 @@ def _different_fingerprints(fingerprints: Mapping[str, Any], recorded: Mapping[s
 
 
 def _settings_of_pack(settings: Settings, config: packs.PackConfig) -> Dict[str, Any]:
-    """Return a pack's description in the form of recorded settings. What it does not contain is taken to agree."""
+    """Return a pack's description as recorded settings; settings that it does not record count as equal."""
     adapter = config.adapter or {}
     recorded = dict(settings.comparable_values((MODEL,)), **config.training)
     recorded.update({name: adapter.get(field) for name, field in ADAPTER_SETTINGS.items()})

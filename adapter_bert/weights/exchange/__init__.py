@@ -6,7 +6,7 @@ from typing import NamedTuple, Optional, Sequence
 
 
 class ImportedTask(NamedTuple):
-    """What files of other libraries do not record about a task.
+    """Information about a task that files of other libraries do not record.
 
     Attributes:
       name: name of the task.

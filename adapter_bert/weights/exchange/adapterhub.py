@@ -4,8 +4,9 @@ AdapterHub's `DoubleSeqBnConfig` is exactly our adapter: size, activation, layer
 with one layer on the pooler is our head; one label means regression. Its `question_answering` head with one layer is
 our span head: row 0 is the start, row 1 the end.
 
-AdapterHub cannot store LayerNorms, which it freezes with the rest of BERT. A pack's LayerNorms are written to a file of
-their own, and the exported `README.md` shows how to load everything. It has no equivalent of the other tuning modes.
+AdapterHub cannot store LayerNorms, which it freezes with the rest of BERT. A pack's LayerNorms are written to a
+separate file, and the exported `README.md` shows how to load everything. AdapterHub has no equivalent of the other
+tuning modes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PICKLES = {WEIGHTS: "pytorch_adapter.bin", HEAD_WEIGHTS: "pytorch_model_head.bi
 # Lines of the code in README.md that its reader has to edit.
 BASE_LINE, FOLDER_LINE = 'BASE = "path/to/the/base"', 'FOLDER = "."'
 
-# Possible names of tasks that cannot be names of adapters, because modules of PyTorch have such attributes.
+# Task names that cannot be adapter names, because PyTorch modules have attributes with these names.
 _RESERVED = re.compile(
     r"^(add_module|apply|buffers|children|clear|compile|cpu|cuda|double|eval|float|forward|half|items|ipu|keys|modules|"
     r"mtia|parameters|pop|state_dict|to|train|training|type|update|values|xpu)$"
@@ -85,7 +86,7 @@ def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = Fa
     Args:
       pack: a pack of the tuning mode `adapter`.
       base: the base on which it was trained.
-      folder: gets the adapter, its head, the LayerNorms, and a `README.md` with the code that loads them.
+      folder: receives the adapter, its head, the LayerNorms, and a `README.md` with the code that loads them.
       overwrite: replace an earlier export.
 
     Raises:

@@ -35,7 +35,7 @@ _FIXED: Dict[str, tuple] = {
     "is_parallel": (False,),
     "scaling": (1.0,),
     "use_gating": (False,),
-    "residual_before_ln": (True, False),  # the same, as there is no LayerNorm before
+    "residual_before_ln": (True, False),  # no effect, as there is no LayerNorm before
     "inv_adapter": (None,),
     "cross_adapter": (False,),
     "phm_layer": (False,),

@@ -1,7 +1,7 @@
 """Convert fine-tuned checkpoints of Google's adapter-bert and BERT (TensorFlow 1) to adapter packs.
 
 Such a checkpoint contains all of BERT, the head, the adapters if there are any, and the optimizer's slots. Names and
-shapes tell which adapters it has and whether its head is for SQuAD. The caller provides everything else.
+shapes show which adapters it has and whether its head is for SQuAD. The caller provides everything else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pack_from_checkpoint(
     """Extract a pack from a checkpoint.
 
     A checkpoint with adapters becomes a pack of the mode `adapter`, for the base that its frozen weights form. Without
-    adapters it becomes a pack of the mode `full`, because it does not tell which weights were trained.
+    adapters it becomes a pack of the mode `full`, because it does not record which weights were trained.
 
     Args:
       prefix: prefix of the checkpoint.

@@ -94,7 +94,7 @@ def hf_config(config: modeling.BertConfig, source: str) -> Dict[str, Any]:
 
 
 def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion:
-    """Convert a folder. The files appear in `output_dir` when all of them are complete.
+    """Convert a folder. The files appear in `output_dir` once all are complete.
 
     Args:
       hf_dir: a local folder with `config.json`, safetensors weights and `vocab.txt` or `tokenizer.json`.
@@ -202,7 +202,7 @@ def _check_unused(tensors: Sequence[StoredTensor], hf_dir: str) -> None:
 
 
 def _draw_pooler(rows: Sequence[TensorRow], stddev: float) -> Dict[str, np.ndarray]:
-    """Draw the kernel from a normal truncated at two standard deviations, always the same; the bias is 0."""
+    """Draw the kernel from a normal truncated at two standard deviations, with a fixed seed; the bias is 0."""
     random, (kernel, bias) = np.random.RandomState(_POOLER_SEED), rows
     value = random.standard_normal(kernel.shape)
     while np.any(np.abs(value) > 2):
@@ -218,7 +218,7 @@ def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: b
 
     Args:
       base: the base in Google's layout.
-      hf_dir: gets `config.json`, `model.safetensors` (names of `BertModel`), `vocab.txt`, `tokenizer_config.json`.
+      hf_dir: receives `config.json`, `model.safetensors` (names of `BertModel`), `vocab.txt`, `tokenizer_config.json`.
       do_lower_case: whether the tokenizer lower-cases, which Google's layout does not record.
       overwrite: replace an earlier export.
 

@@ -77,7 +77,7 @@ def match_tensors(
 def load_tensor(stored: StoredTensor) -> np.ndarray:
     """Read one tensor as float32; raise a `UserError` if it contains NaN or infinity."""
     if stored.dtype == "BF16":
-        # safetensors cannot return this type, which NumPy lacks. It is the upper half of a float32.
+        # NumPy has no bfloat16, so safetensors cannot return it. It is the upper half of a float32.
         with open(stored.path, "rb") as file:
             header_size = int.from_bytes(file.read(8), "little")
             begin, end = json.loads(file.read(header_size).decode("utf-8"))[stored.name]["data_offsets"]
@@ -116,7 +116,7 @@ def check_output(folder: str, patterns: Sequence[str], overwrite: bool) -> None:
     existing = _matching(folder, patterns)
     if existing and not overwrite:
         raise errors.UserError(
-            f"{folder} already contains {first_names(existing)}; choose another folder, or give --overwrite."
+            f"{folder} already contains {first_names(existing)}; choose another folder, or add --overwrite."
         )
 
 
@@ -129,8 +129,8 @@ def _matching(folder: str, patterns: Sequence[str]) -> List[str]:
 def replaced_files(folder: str, patterns: Sequence[str], key: str) -> Iterator[str]:
     """Yield an empty folder; if the block succeeds, its files replace those in `folder` that match the patterns.
 
-    Nothing can be loaded without the file `key`. It is removed first and written last, so that a process that is killed
-    in between leaves nothing that mixes old and new files.
+    Nothing can be loaded without the file `key`. It is removed first and written last, so a killed process never leaves
+    a loadable mixture of old and new files.
     """
     folder = os.path.realpath(folder)
     is_new = not os.path.isdir(folder)

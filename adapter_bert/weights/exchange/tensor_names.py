@@ -12,7 +12,7 @@ from adapter_bert.weights import bases
 from adapter_layers import AdapterConfig
 
 # (theirs, ours). Hugging Face's "gelu" is the exact one, Google's "gelu" the tanh approximation. If two of their names
-# mean one of ours, exports use the first.
+# correspond to one of ours, exports use the first.
 ACTIVATIONS = (
     ("gelu", "gelu_erf"),
     ("gelu_new", "gelu"),
@@ -28,7 +28,7 @@ _SUBLAYERS = {"attention": "attention/output", "feedforward": "output"}
 
 
 class TensorRow(NamedTuple):
-    """One tensor on both sides."""
+    """The names and shape of one tensor in both libraries."""
 
     hf: str  # without the prefix `bert.`
     google: str
