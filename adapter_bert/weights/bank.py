@@ -277,7 +277,7 @@ class Bank:
         """
         if "://" in prefix:
             raise errors.UserError(
-                f"The prefix must be a local path, found {prefix}; export locally, then copy the files."
+                f"The checkpoint prefix must be a local path, found {prefix}; export it locally and copy it."
             )
         if not overwrite:
             for path in _checkpoint_files(prefix):
