@@ -90,7 +90,7 @@ def feedforward_adapter(
 AdapterFn = Union[None, str, AdapterConfig, Callable[[tf.Tensor], tf.Tensor]]
 
 
-def get_adapter(adapter_fn: AdapterFn) -> Callable[[tf.Tensor, int, str], tf.Tensor]:
+def get_adapter(adapter_fn: AdapterFn) -> Callable[..., tf.Tensor]:
     """Convert the `adapter_fn` argument of `BertModel` into a function.
 
     Args:

@@ -74,7 +74,7 @@ class BertConfig:
     @classmethod
     def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
         """Create a config from a dictionary; unknown keys become attributes."""
-        config = cls(vocab_size=None)
+        config = cls(vocab_size=None)  # type: ignore[arg-type]
         for key, value in json_object.items():
             setattr(config, key, value)
         return config
@@ -456,7 +456,7 @@ def get_shape_list(tensor: tf.Tensor, expected_rank: Optional[int] = None) -> Li
     if expected_rank is not None:
         _check_rank(tensor, expected_rank)
     static = tensor.shape.as_list()
-    dynamic = tf.shape(tensor) if None in static else None
+    dynamic: Any = tf.shape(tensor) if None in static else None
     return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
 
 

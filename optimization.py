@@ -106,7 +106,7 @@ def train_step(
         # Check before the update, so that a checkpoint never contains NaNs.
         norm = tf.debugging.check_numerics(norm, NOT_FINITE)
     grads, _ = tf.clip_by_global_norm(grads, clip_norm=1.0, use_norm=norm)
-    train_op = optimizer.apply_gradients(zip(grads, tvars), global_step=global_step)
+    train_op = optimizer.apply_gradients(list(zip(grads, tvars)), global_step=global_step)
     # The optimizer does not increment the step (see apply_gradients). Increment it last: in parallel with the update,
     # the learning rate could read either value.
     with tf.control_dependencies([train_op]):
