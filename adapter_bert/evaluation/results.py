@@ -7,7 +7,7 @@ from typing import Any, Dict, Mapping, Optional
 
 from adapter_bert.common import errors, files
 
-_REQUIRED = ("task", "primary_metric", "metrics", "loss", "collapsed")
+_REQUIRED = ("task", "primary_metric", "metrics")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class EvalResults:
                 "{} does not contain the results of an evaluation: expected the keys {}, and the primary metric among "
                 "the metrics.".format(path, ", ".join(_REQUIRED))
             )
-        defaults: Dict[str, Any] = {"step": 0, "seed": None}
+        defaults: Dict[str, Any] = {"loss": None, "collapsed": False, "step": 0, "seed": None}
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: content.get(name, defaults.get(name, {})) for name in names})
 

@@ -44,8 +44,8 @@ class Limits(NamedTuple):
     choices: Tuple[str, ...] = ()
 
     def check(self, name: str, value: Any) -> None:
-        """Raise `errors.UserError` for a value outside the limits. None is always valid."""
-        if self.choices and value is not None and value not in self.choices:
+        """Raise `errors.UserError` for a value outside the limits. None and an empty text are not set, so valid."""
+        if self.choices and value and value not in self.choices:
             raise errors.unknown(f"--{name}", value, self.choices)
         if isinstance(value, (int, float)) and not self.minimum <= value <= self.maximum:
             expected = "a number" if math.isinf(self.minimum) else f"{self.minimum} or more"

@@ -54,6 +54,10 @@ class DevEvaluation(NamedTuple):
 SettingsType = TypeVar("SettingsType", bound=Settings)
 
 
+def _paths(record_files: Files) -> List[str]:
+    return [record_files] if isinstance(record_files, str) else list(record_files)
+
+
 class Trainer(Generic[SettingsType]):
     """One run: a model with its settings and its output folder.
 
@@ -216,7 +220,8 @@ class Trainer(Generic[SettingsType]):
                 self.record.seed,
                 self.folder.latest_step(),
             )
-            with translate_failures(settings, self.folder, progress), feature_store.damage_errors(record_files):
+            read = _paths(record_files) + (_paths(evaluation.dev.record_files) if evaluation else [])
+            with translate_failures(settings, self.folder, progress), feature_store.damage_errors(read):
                 estimator.train(input_fn=input_fn, max_steps=step)
         if progress and progress[-1].mean_width and not settings.pads_all:
             tf.logging.info(

@@ -124,9 +124,14 @@ def test_results_are_read_as_they_were_written(tmp_path):
     assert {"eval_f1 = 0.5", "eval_loss = 1.5", "loss = 1.5", "global_step = 8", "majority_f1 = 0.0"} <= set(lines)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"task": "x", "primary_metric": "f1", "metrics": {}, "loss": 1, "collapsed": false}']
-)
+def test_results_of_earlier_versions_may_lack_keys(tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text('{"task": "CoLA", "primary_metric": "f1", "metrics": {"f1": 0.5}, "other": 1}')
+    results = EvalResults.read(str(path))
+    assert (results.primary, results.loss, results.collapsed, results.step) == (0.5, None, False, 0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"task": "x", "primary_metric": "f1", "metrics": {}}'])
 def test_other_files_are_not_results(tmp_path, text):
     path = tmp_path / "results.json"
     path.write_text(text)

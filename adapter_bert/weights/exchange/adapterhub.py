@@ -90,10 +90,11 @@ def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = Fa
       overwrite: replace an earlier export.
 
     Raises:
-      errors.UserError: AdapterHub does not support the pack, it belongs to another base, or the folder is in use.
+      errors.UserError: AdapterHub does not support the pack, it belongs to another base, or the folder is in use or
+        contains other files.
     """
     config = pack.config
-    tensor_files.check_output(folder, FILES, overwrite)
+    tensor_files.check_export(folder, FILES, overwrite)
     adapter = _check_exportable(config)
     packs.check(pack, "The pack to export")
     packs.check_base(pack, config.task, base.digests(), base.folder)
@@ -109,7 +110,7 @@ def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = Fa
         LAYER_NORMS: ("bert.", norm_rows(bert)),
         HEAD_WEIGHTS: ("", head_rows(head.prefix, head.units, bert, head.scope)),
     }
-    with tensor_files.replaced_files(folder, FILES, configs.CONFIG) as staging:
+    with tensor_files.replaced_folder(folder) as staging:
         tensor_files.write_json(os.path.join(staging, configs.CONFIG), described)
         tensor_files.write_json(os.path.join(staging, configs.HEAD_CONFIG), configs.describe_head(config, name))
         files.write_text(os.path.join(staging, README), _readme(config, adapter.size))

@@ -230,7 +230,7 @@ def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: b
             f"{base.folder} uses SentencePiece ({os.path.basename(base.tokenizer_file)}); expected a {VOCAB_NAME}: "
             "Hugging Face's BERT supports only WordPiece."
         )
-    tensor_files.check_output(hf_dir, HF_FILES, overwrite)
+    tensor_files.check_export(hf_dir, HF_FILES, overwrite)
     config = base.config()
     described = hf_config(config, base.config_file)
     vocabulary = _read_google_vocabulary(base.tokenizer_file, config.vocab_size)
@@ -244,7 +244,7 @@ def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: b
         "do_lower_case": do_lower_case,
         "model_max_length": config.max_position_embeddings,
     }
-    with tensor_files.replaced_files(hf_dir, HF_FILES, HF_CONFIG) as staging:
+    with tensor_files.replaced_folder(hf_dir) as staging:
         tensor_files.write_json(os.path.join(staging, HF_CONFIG), described)
         tensor_files.write_json(os.path.join(staging, HF_TOKENIZER), tokenizer)
         files.write_text(os.path.join(staging, VOCAB_NAME), "\n".join(vocabulary) + "\n")

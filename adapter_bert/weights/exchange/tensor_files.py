@@ -1,4 +1,4 @@
-"""Read and write safetensors files, and replace the files of an export or a conversion all at once.
+"""Read and write safetensors files, and replace an export or the files of a conversion all at once.
 
 Only safetensors files are read: a pickle can run code.
 """
@@ -9,6 +9,7 @@ import contextlib
 import fnmatch
 import json
 import os
+import shutil
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -118,6 +119,38 @@ def check_output(folder: str, patterns: Sequence[str], overwrite: bool) -> None:
         raise errors.UserError(
             f"{folder} already contains {first_names(existing)}; choose another folder, or add --overwrite."
         )
+
+
+def check_export(folder: str, names: Sequence[str], overwrite: bool) -> None:
+    """Raise a `UserError` if the folder is not local, contains other files, or may not be overwritten."""
+    others = [name for name in _matching(folder, ["*"]) if name not in names]
+    if others:
+        raise errors.UserError(f"{folder} contains other files: {first_names(others)}; choose another folder.")
+    check_output(folder, names, overwrite)
+
+
+@contextlib.contextmanager
+def replaced_folder(folder: str) -> Iterator[str]:
+    """Yield an empty folder, which takes the place of `folder` if the block succeeds.
+
+    A folder cannot replace another in one step: a process that is killed in between leaves the older one, complete, as
+    `<folder>.<8 characters>.old`.
+    """
+    folder = os.path.realpath(folder)
+    try:
+        with files.staging_folder(folder) as staging:
+            yield staging
+            older = staging[: -len("partial")] + "old"
+            try:
+                if os.path.isdir(folder):
+                    os.rename(folder, older)
+                os.rename(staging, folder)
+            finally:
+                if os.path.isdir(older) and not os.path.isdir(folder):
+                    os.rename(older, folder)
+                shutil.rmtree(older, ignore_errors=True)
+    except (OSError, tf.errors.OpError) as error:
+        raise errors.UserError(f"Cannot write to {folder}: {errors.reason(error)}.") from error
 
 
 def _matching(folder: str, patterns: Sequence[str]) -> List[str]:

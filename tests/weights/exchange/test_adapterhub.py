@@ -254,11 +254,36 @@ def test_an_older_export_is_replaced_only_on_request_and_other_files_never(base,
     pack, out = exported[0], tmp_path / "out"
     adapterhub.export(pack, base, str(out))
     assert_mentions(message_of(adapterhub.export, pack, base, str(out)), out, "README.md", "--overwrite")
-    (out / "notes.txt").write_text("mine", encoding="utf-8")
     other = packs.Pack(pack.config, {name: 2 * value for name, value in pack.tensors.items()})
     adapterhub.export(other, base, str(out), overwrite=True)
     assert read(out, base).fingerprint == other.fingerprint
-    assert sorted(os.listdir(str(out))) == sorted([*FILES, "notes.txt"])
+    assert sorted(os.listdir(str(out))) == FILES
+    (out / "notes.txt").write_text("mine", encoding="utf-8")
+    assert_mentions(message_of(adapterhub.export, pack, base, str(out), overwrite=True), out, "notes.txt")
+    assert read(out, base).fingerprint == other.fingerprint
+    assert os.listdir(str(tmp_path)) == ["out"]
+
+
+@pytest.mark.parametrize("error", [None, OSError(1, "Operation not permitted")])
+def test_an_older_export_is_complete_at_every_moment_of_its_replacement(base, tmp_path, exported, monkeypatch, error):
+    pack, out, rename, renamed = exported[0], tmp_path / "out", os.rename, []
+    adapterhub.export(pack, base, str(out))
+
+    def watched(source, target):
+        rename(source, target)
+        renamed.append(os.path.basename(target))
+        if renamed[-1].endswith(".old"):
+            assert read(target, base).fingerprint == pack.fingerprint
+            if error:
+                raise error
+
+    monkeypatch.setattr(os, "rename", watched)
+    if error:
+        assert_mentions(message_of(adapterhub.export, pack, base, str(out), overwrite=True), out)
+    else:
+        adapterhub.export(pack, base, str(out), overwrite=True)
+    assert len(renamed) == 2 and renamed[1] == "out"
+    assert read(out, base).fingerprint == pack.fingerprint
     assert os.listdir(str(tmp_path)) == ["out"]
 
 
