@@ -201,7 +201,7 @@ class TestLearning:
         folder, flags, _ = learnt
         other = write_bert(str(tmp_path / "other"), tiny_config(), seed=3)
         for changes, expected in (
-            ({"bank": str(tmp_path / "new"), "base_dir": ""}, "give --base_dir"),
+            ({"bank": str(tmp_path / "new"), "base_dir": ""}, "set --base_dir"),
             ({"base_dir": os.path.dirname(other)}, "has another base than"),
             ({"init_checkpoint": other}, "--init_checkpoint cannot be used in a stream"),
         ):
