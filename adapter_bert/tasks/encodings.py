@@ -6,7 +6,7 @@ import codecs
 import contextlib
 import os
 import re
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, Iterator, Optional, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
@@ -44,8 +44,7 @@ def _open(path: str) -> Iterator[Any]:
         folder = os.path.dirname(path) or "."
         if not tf.gfile.IsDirectory(folder):
             raise errors.UserError(f"The data folder {folder} does not exist.") from None
-        names = sorted(tf.gfile.ListDirectory(folder))
-        present = first_names(names, 10)
+        present = first_names(sorted(tf.gfile.ListDirectory(folder)), 10)
         reason = "does not exist" if isinstance(error, tf.errors.NotFoundError) else "cannot be read"
         raise errors.UserError(f"The data file {path} {reason}; the folder contains: {present}.") from None
 
@@ -56,18 +55,11 @@ def read_bytes(path: str) -> bytes:
         return reader.read()
 
 
-def read_line_blocks(path: str) -> Iterator[bytes]:
-    """Yield the content of a file in blocks that end at a line feed; raise a `UserError` if it cannot be read."""
-    line_start: List[bytes] = []
+def read_blocks(path: str) -> Iterator[bytes]:
+    """Yield the content of a file in blocks, and then b""; raise a `UserError` if it cannot be read."""
     with _open(path) as reader:
-        for block in iter(lambda: reader.read(BLOCK_SIZE), b""):
-            lines, line_feed, rest = block.rpartition(b"\n")
-            if line_feed:
-                yield b"".join([*line_start, lines, line_feed])
-                line_start = []
-            line_start.append(rest)
-    if any(line_start):
-        yield b"".join(line_start)
+        yield from iter(lambda: reader.read(BLOCK_SIZE), b"")
+    yield b""
 
 
 def decode_utf8(data: bytes, path: str) -> str:
@@ -85,12 +77,7 @@ def decode_utf8(data: bytes, path: str) -> str:
 
 
 def decode(data: bytes, path: str, encoding: Optional[str]) -> Tuple[str, Optional[str]]:
-    """Decode a user's file.
-
-    Args:
-      data: content of the file.
-      path: its path, for messages.
-      encoding: value of --encoding; None to detect the encoding.
+    """Decode the content of a file that is in the given encoding; None to detect the encoding.
 
     Returns:
       The text without a byte order mark, and a remark for a warning if the encoding was guessed.

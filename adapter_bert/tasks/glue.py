@@ -12,6 +12,8 @@ All splits are tab-separated; quotes are text, and trailing spaces (as in SST-2)
 
 from __future__ import annotations
 
+from typing import Any, Dict, Tuple
+
 from adapter_bert.tasks.registry import register
 from adapter_bert.tasks.task import Split, Task
 
@@ -19,120 +21,82 @@ BINARY = ("0", "1")
 TWO_WAY = ("entailment", "not_entailment")
 THREE_WAY = ("contradiction", "entailment", "neutral")
 
-COLA = Task(
-    name="CoLA",
-    labels=BINARY,
+_Columns = Dict[str, Any]
+_SENTENCE: _Columns = {"text_a": 1}
+_PAIR: _Columns = {"text_a": 1, "text_b": 2}
+_MRPC_PAIR: _Columns = {"text_a": 3, "text_b": 4}
+_STSB_PAIR: _Columns = {"text_a": 7, "text_b": 8}
+_MNLI_PAIR: _Columns = {"text_a": 8, "text_b": 9}
+
+
+def _task(name: str, labels: Tuple[str, ...], labelled: _Columns, test: _Columns, genre: str = "", **more: Any) -> Task:
+    """Return a task whose train and dev files have the same columns. `genre` is part of MNLI's file names."""
+    return Task(
+        name,
+        labels,
+        train=Split("train.tsv", **labelled),
+        dev=Split(f"dev{genre}.tsv", **labelled),
+        test=Split(f"test{genre}.tsv", **test),
+        **{"submission": name, **more},
+    )
+
+
+COLA = _task(
+    "CoLA",
+    BINARY,
+    {"text_a": 3, "label": 1, "header": False},
+    _SENTENCE,
     metrics=("matthews", "accuracy"),
-    train=Split("train.tsv", text_a=3, label=1, header=False),
-    dev=Split("dev.tsv", text_a=3, label=1, header=False),
-    test=Split("test.tsv", text_a=1),
-    submission="CoLA",
     test_rows=1063,
 )
-
-SST2 = Task(
-    name="SST-2",
-    labels=BINARY,
-    train=Split("train.tsv", text_a=0, label=1),
-    dev=Split("dev.tsv", text_a=0, label=1),
-    test=Split("test.tsv", text_a=1),
-    submission="SST-2",
-    test_rows=1821,
-)
-
-MRPC = Task(
-    name="MRPC",
-    labels=BINARY,
-    metrics=("f1", "accuracy"),
-    train=Split("train.tsv", text_a=3, text_b=4, label=0),
-    dev=Split("dev.tsv", text_a=3, text_b=4, label=0),
-    test=Split("test.tsv", text_a=3, text_b=4),
-    submission="MRPC",
-    test_rows=1725,
-)
-
-STSB = Task(
-    name="STS-B",
-    labels=(),
+SST2 = _task("SST-2", BINARY, {"text_a": 0, "label": 1}, _SENTENCE, test_rows=1821)
+MRPC = _task("MRPC", BINARY, {**_MRPC_PAIR, "label": 0}, _MRPC_PAIR, metrics=("f1", "accuracy"), test_rows=1725)
+STSB = _task(
+    "STS-B",
+    (),
+    {**_STSB_PAIR, "label": -1},
+    _STSB_PAIR,
     label_range=(0.0, 5.0),
     metrics=("spearman", "pearson"),
-    train=Split("train.tsv", text_a=7, text_b=8, label=-1),
-    dev=Split("dev.tsv", text_a=7, text_b=8, label=-1),
-    test=Split("test.tsv", text_a=7, text_b=8),
-    submission="STS-B",
     test_rows=1379,
 )
-
-QQP = Task(
-    name="QQP",
-    labels=BINARY,
+QQP = _task(
+    "QQP",
+    BINARY,
+    {"text_a": 3, "text_b": 4, "label": 5, "skip_short_rows": True},
+    _PAIR,
     metrics=("f1", "accuracy"),
-    train=Split("train.tsv", text_a=3, text_b=4, label=5, skip_short_rows=True),
-    dev=Split("dev.tsv", text_a=3, text_b=4, label=5, skip_short_rows=True),
-    test=Split("test.tsv", text_a=1, text_b=2),
-    submission="QQP",
     test_rows=390965,
 )
-
-MNLI = Task(
-    name="MNLI",
+MNLI = _task(
+    "MNLI",
+    THREE_WAY,
+    {**_MNLI_PAIR, "label": -1},
+    _MNLI_PAIR,
+    "_matched",
     aliases=("MNLI-m", "MNLI-matched"),
-    labels=THREE_WAY,
-    train=Split("train.tsv", text_a=8, text_b=9, label=-1),
-    dev=Split("dev_matched.tsv", text_a=8, text_b=9, label=-1),
-    test=Split("test_matched.tsv", text_a=8, text_b=9),
     submission="MNLI-m",
     test_rows=9796,
 )
-
-MNLI_MISMATCHED = Task(
-    name="MNLI-mm",
+MNLI_MISMATCHED = _task(
+    "MNLI-mm",
+    THREE_WAY,
+    {**_MNLI_PAIR, "label": -1},
+    _MNLI_PAIR,
+    "_mismatched",
     aliases=("MNLI-mismatched",),
-    labels=THREE_WAY,
-    train=Split("train.tsv", text_a=8, text_b=9, label=-1),
-    dev=Split("dev_mismatched.tsv", text_a=8, text_b=9, label=-1),
-    test=Split("test_mismatched.tsv", text_a=8, text_b=9),
-    submission="MNLI-mm",
     test_rows=9847,
 )
-
-QNLI = Task(
-    name="QNLI",
-    labels=TWO_WAY,
-    train=Split("train.tsv", text_a=1, text_b=2, label=3),
-    dev=Split("dev.tsv", text_a=1, text_b=2, label=3),
-    test=Split("test.tsv", text_a=1, text_b=2),
-    submission="QNLI",
-    test_rows=5463,
-)
-
-RTE = Task(
-    name="RTE",
-    labels=TWO_WAY,
-    train=Split("train.tsv", text_a=1, text_b=2, label=3),
-    dev=Split("dev.tsv", text_a=1, text_b=2, label=3),
-    test=Split("test.tsv", text_a=1, text_b=2),
-    submission="RTE",
-    test_rows=3000,
-)
-
-WNLI = Task(
-    name="WNLI",
-    labels=BINARY,
-    train=Split("train.tsv", text_a=1, text_b=2, label=3),
-    dev=Split("dev.tsv", text_a=1, text_b=2, label=3),
-    test=Split("test.tsv", text_a=1, text_b=2),
-    submission="WNLI",
-    test_rows=146,
-)
-
+QNLI = _task("QNLI", TWO_WAY, {**_PAIR, "label": 3}, _PAIR, test_rows=5463)
+RTE = _task("RTE", TWO_WAY, {**_PAIR, "label": 3}, _PAIR, test_rows=3000)
+WNLI = _task("WNLI", BINARY, {**_PAIR, "label": 3}, _PAIR, test_rows=146)
 AX = Task(
-    name="AX",
-    aliases=("diagnostic",),
-    labels=THREE_WAY,
+    "AX",
+    THREE_WAY,
     metrics=("matthews", "accuracy"),
     dev=Split("diagnostic-full.tsv", text_a=5, text_b=6, label=7),
-    test=Split("diagnostic.tsv", text_a=1, text_b=2),
+    test=Split("diagnostic.tsv", **_PAIR),
+    aliases=("diagnostic",),
     submission="AX",
     test_rows=1104,
 )
@@ -140,5 +104,5 @@ AX = Task(
 # The content of a submission to GLUE's server.
 TASKS = (COLA, SST2, MRPC, STSB, QQP, MNLI, MNLI_MISMATCHED, QNLI, RTE, WNLI, AX)
 
-for _task in TASKS:
-    register(_task)
+for _each in TASKS:
+    register(_each)

@@ -5,27 +5,34 @@ from __future__ import annotations
 from typing import List, Optional
 
 from adapter_bert import tasks
-from adapter_bert.tasks.task import InputExample, read_rows
+from adapter_bert.tasks.task import InputExample, Task, read_rows
 
 
 class DataProcessor:
-    """Base class of data processors, for notebooks to subclass."""
+    """Base class of data processors. Notebooks subclass it and override the methods that they need."""
+
+    task_name: Optional[str] = None
 
     def get_train_examples(self, data_dir: str) -> List[InputExample]:
         """Return the training examples."""
-        raise NotImplementedError()
+        return list(tasks.read_examples(self._task(), data_dir, "train"))
 
     def get_dev_examples(self, data_dir: str) -> List[InputExample]:
         """Return the dev examples."""
-        raise NotImplementedError()
+        return list(tasks.read_examples(self._task(), data_dir, "dev"))
 
     def get_test_examples(self, data_dir: str) -> List[InputExample]:
         """Return the test examples."""
-        raise NotImplementedError()
+        return list(tasks.read_examples(self._task(), data_dir, "test"))
 
     def get_labels(self) -> List[str]:
         """Return the classes in order."""
-        raise NotImplementedError()
+        return list(self._task().labels)
+
+    def _task(self) -> Task:
+        if self.task_name is None:
+            raise NotImplementedError()
+        return tasks.get(self.task_name)
 
     @classmethod
     def _read_tsv(cls, input_file: str, quotechar: Optional[str] = None) -> List[List[str]]:
@@ -35,50 +42,28 @@ class DataProcessor:
         return [row for _, row in read_rows(input_file)]
 
 
-class _TaskProcessor(DataProcessor):
-    """Processor of a registered task."""
-
-    task_name = ""
-
-    def get_train_examples(self, data_dir: str) -> List[InputExample]:
-        return self._examples(data_dir, "train")
-
-    def get_dev_examples(self, data_dir: str) -> List[InputExample]:
-        return self._examples(data_dir, "dev")
-
-    def get_test_examples(self, data_dir: str) -> List[InputExample]:
-        return self._examples(data_dir, "test")
-
-    def get_labels(self) -> List[str]:
-        return list(tasks.get(self.task_name).labels)
-
-    def _examples(self, data_dir: str, split_name: str) -> List[InputExample]:
-        return list(tasks.read_examples(tasks.get(self.task_name), data_dir, split_name))
-
-
-class ColaProcessor(_TaskProcessor):
+class ColaProcessor(DataProcessor):
     """CoLA."""
 
     task_name = "CoLA"
 
 
-class MrpcProcessor(_TaskProcessor):
+class MrpcProcessor(DataProcessor):
     """MRPC."""
 
     task_name = "MRPC"
 
 
-class MnliProcessor(_TaskProcessor):
+class MnliProcessor(DataProcessor):
     """MNLI, matched."""
 
     task_name = "MNLI"
 
 
-class XnliProcessor(_TaskProcessor):
+class XnliProcessor(DataProcessor):
     """XNLI in Chinese; set `language` for another language."""
 
-    def __init__(self) -> None:
-        self.language = "zh"
+    language = "zh"
 
     @property
     def task_name(self) -> str:  # type: ignore[override]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import math
 import os
-from typing import Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Iterator, List, Mapping, Optional, Tuple, Union
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
@@ -13,19 +14,11 @@ from adapter_bert.tasks import encodings
 
 
 class InputExample:
-    """A text or a pair of texts, with its label if known."""
+    """A text or a pair of texts (not tokenized), with its class or number. The guid is unique in its split."""
 
     def __init__(
         self, guid: str, text_a: str, text_b: Optional[str] = None, label: Optional[Union[str, float]] = None
     ) -> None:
-        """Initialize the example.
-
-        Args:
-          guid: name of the example, unique in its split.
-          text_a: the first text, not tokenized.
-          text_b: the second text of a pair.
-          label: a class, or a number in a regression task. Ignored where the true label is unknown.
-        """
         self.guid = guid
         self.text_a = text_a
         self.text_b = text_b
@@ -116,19 +109,19 @@ def read_lines(path: str) -> Iterator[str]:
     Raises:
       errors.UserError: the file is missing or not UTF-8.
     """
-    encoding = "utf-8-sig"
-    for block in encodings.read_line_blocks(path):
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    line_start = ""
+    for block in encodings.read_blocks(path):
         try:
-            text = block.decode(encoding)
+            text = decoder.decode(block, final=not block)
         except UnicodeDecodeError:
             # Decode the whole file for an error message with the line number.
             text = encodings.decode_utf8(encodings.read_bytes(path), path)
-        encoding = "utf-8"
-        lines = text.split("\n")
-        if lines[-1] == "":
-            lines.pop()
+        *lines, line_start = (line_start + text).split("\n")
         for line in lines:
             yield line[:-1] if line.endswith("\r") else line
+    if line_start:
+        yield line_start[:-1] if line_start.endswith("\r") else line_start
 
 
 def read_rows(path: str) -> Iterator[Tuple[int, List[str]]]:
@@ -139,15 +132,9 @@ def read_rows(path: str) -> Iterator[Tuple[int, List[str]]]:
 
 
 def read_examples(task: Task, data_dir: str, split_name: str, quiet: bool = False) -> Iterator[InputExample]:
-    """Yield the examples of a split while reading its file.
+    """Yield the examples of a split while reading its file; unless `quiet`, warn about skipped rows.
 
     Examples of a split without labels get the first label, as in the original scripts, or 0.0.
-
-    Args:
-      task: the task.
-      data_dir: its data folder.
-      split_name: `train`, `dev` or `test`.
-      quiet: do not warn about skipped rows.
 
     Raises:
       errors.UserError: a missing file, a row with too few columns, an unknown label, or no examples.
@@ -164,7 +151,11 @@ def read_examples(task: Task, data_dir: str, split_name: str, quiet: bool = Fals
             continue
         if len(row) < columns_needed:
             if not split.skip_short_rows:
-                raise _short_row_error(row, columns_needed, f"{path}, line {number}")
+                start = "\t".join(row)[:60]
+                raise errors.UserError(
+                    f"{path}, line {number}: expected at least {columns_needed} tab-separated columns, found "
+                    f"{len(row)}: {start!r}."
+                )
             skipped.append(number)
             continue
         if split.only and row[split.only[0]] != split.only[1]:
@@ -175,10 +166,8 @@ def read_examples(task: Task, data_dir: str, split_name: str, quiet: bool = Fals
         text_b = None if split.text_b is None else row[split.text_b]
         yield InputExample(f"{split_name}-{number - 1}", row[split.text_a], text_b, label)
     if skipped and not quiet:
-        total = len(skipped) + count
-        tf.logging.warning(
-            "%s: skipped %d of %d rows with too few columns, first in line %d.", path, len(skipped), total, skipped[0]
-        )
+        rows = f"{len(skipped)} of {len(skipped) + count} rows"
+        tf.logging.warning("%s: skipped %s with too few columns, first in line %d.", path, rows, skipped[0])
     if not count:
         raise errors.UserError(f"{path} contains no examples of {task.name}.")
 
@@ -201,10 +190,3 @@ def _read_number(task: Task, cell: str, place: str) -> float:
         limits = f" from {least:g} to {most:g}" if task.label_range else ""
         raise errors.UserError(f"{place}: {task.name} expects a finite number{limits} as label, found '{cell}'.")
     return value
-
-
-def _short_row_error(row: Sequence[str], columns_needed: int, place: str) -> errors.UserError:
-    start = "\t".join(row)[:60]
-    return errors.UserError(
-        f"{place}: expected at least {columns_needed} tab-separated columns, found {len(row)}: {start!r}."
-    )
