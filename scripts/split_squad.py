@@ -37,17 +37,7 @@ def _title(article: Mapping[str, Any], number: int) -> str:
 
 
 def choose(names: Sequence[str], seed: int, count: Optional[int] = None, fraction: float = 0.2) -> Set[str]:
-    """Return the titles of the dev file.
-
-    Args:
-      names: all titles.
-      seed: random seed.
-      count: number of titles to choose; None to use the fraction.
-      fraction: fraction of the titles; at least one is chosen and one is left.
-
-    Raises:
-      errors.UserError: one of the two files would be empty.
-    """
+    """Return `count` or a fraction of the titles for the dev file; raise a `UserError` if a file would be empty."""
     if len(names) < 2:
         raise errors.UserError(
             f"The file has {len(names)} article, expected at least two. Articles are the entries of `data`: distribute "

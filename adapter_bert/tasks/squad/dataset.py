@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import json
@@ -49,11 +50,6 @@ class Question:
         """The first answer that the context contains."""
         return next((answer for answer in self.answers if answer.start is not None), None)
 
-    @property
-    def is_trainable(self) -> bool:
-        """Whether the offset of an answer is known, or that there is no answer."""
-        return self.is_impossible or self.found is not None
-
 
 @dataclasses.dataclass(frozen=True)
 class Paragraph:
@@ -97,11 +93,6 @@ class Dataset:
         return {question.id: [answer.text for answer in question.answers] for question in self.questions()}
 
     @property
-    def has_negatives(self) -> bool:
-        """Whether any question is unanswerable."""
-        return any(question.is_impossible for question in self.questions())
-
-    @property
     def has_answers(self) -> bool:
         """Whether answers are known; False for a test file."""
         return any(question.answers or question.is_impossible for question in self.questions())
@@ -137,36 +128,40 @@ def for_training(dataset: Dataset) -> Dataset:
     if not dataset.has_answers:
         raise errors.UserError(f"{dataset.path}: none of the {total} questions has an answer to train on.")
     kept: List[Paragraph] = []
-    excluded: Dict[str, List[Question]] = {
-        "without answers and not marked as impossible": [],
-        "whose answers do not occur in the context": [],
-        "about an empty context": [],
-    }
-    without, not_found, on_empty = excluded.values()
+    excluded: Dict[str, List[Question]] = collections.defaultdict(list)
     for paragraph in dataset.paragraphs:
-        if paragraph.is_empty:
-            on_empty.extend(paragraph.questions)
-            continue
+        trainable = []
         for question in paragraph.questions:
-            if not question.is_trainable:
-                (not_found if question.answers else without).append(question)
-        questions = tuple(question for question in paragraph.questions if question.is_trainable)
-        if questions:
-            kept.append(Paragraph(paragraph.context, questions))
-    notes = "".join(_note(f" Excluded questions {reason}", found) for reason, found in excluded.items())
+            reason = _reason_to_exclude(paragraph, question)
+            (excluded[reason] if reason else trainable).append(question)
+        if trainable:
+            kept.append(Paragraph(paragraph.context, tuple(trainable)))
+    notes = "".join(_note(f"Excluded questions {reason}", found) for reason, found in excluded.items())
     if not kept:
         raise errors.UserError(f"{dataset.path}: none of the {total} questions can be trained on.{notes}")
     training = dataclasses.replace(dataset, paragraphs=tuple(kept))
     moved = [question for question in training.questions() if any(answer.moved for answer in question.answers)]
-    notes += _note(" Answers that are not at answer_start, moved to the nearest occurrence", moved)
+    if moved:
+        notes += _note("Answers that are not at answer_start, moved to the nearest occurrence", moved)
     if notes:
         tf.logging.warning("%s: training on %d of %d questions.%s", dataset.path, training.num_questions, total, notes)
     return training
 
 
+def _reason_to_exclude(paragraph: Paragraph, question: Question) -> Optional[str]:
+    if paragraph.is_empty:
+        return "about an empty context"
+    if question.is_impossible or question.found:
+        return None
+    return (
+        "whose answers do not occur in the context"
+        if question.answers
+        else "without answers and not marked as impossible"
+    )
+
+
 def _note(text: str, questions: Sequence[Question]) -> str:
-    ids = first_names([printable(question.id) for question in questions], 3)
-    return f"{text}: {len(questions)} ({ids})." if questions else ""
+    return f" {text}: {len(questions)} ({first_names([printable(question.id) for question in questions], 3)})."
 
 
 def describe(dataset: Dataset) -> Dict[str, int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Set, Tuple
 
 from adapter_bert.common import errors, files
 from adapter_bert.common.text import first_names
@@ -38,7 +39,6 @@ def parse(content: Dict[str, Any], path: str) -> Dataset:
     """Convert the content of a file to a dataset, see `read`."""
     parser = _Parser()
     paragraphs = tuple(parser.paragraphs(_Node(path, "", content)))
-    parser.check_ids(path)
     dataset = Dataset(path, paragraphs, says_impossible=len(parser.places) > len(parser.unmarked))
     if not dataset.num_questions:
         raise errors.UserError(f"{path} contains no questions.")
@@ -51,9 +51,7 @@ def _mark_impossible(paragraphs: Tuple[Paragraph, ...], unmarked: Set[str]) -> I
     """Mark questions without answers as impossible, if the file does not say whether they are."""
     for paragraph in paragraphs:
         questions = (
-            dataclasses.replace(question, is_impossible=True)
-            if question.id in unmarked and not question.answers
-            else question
+            dataclasses.replace(question, is_impossible=not question.answers) if question.id in unmarked else question
             for question in paragraph.questions
         )
         yield Paragraph(paragraph.context, tuple(questions))
@@ -70,56 +68,42 @@ class _Node(NamedTuple):
         where = f"{self.path}, {self.place}" if self.place else self.path
         return errors.UserError(f"{where}: {text}")
 
-    def type_error(self, expected: str) -> errors.UserError:
-        return self.error(f"expected {expected}, found {_describe(self.value)}.")
+    def typed(self, kind: type, expected: str) -> Any:
+        if not isinstance(self.value, kind) or (kind is int and isinstance(self.value, bool)):
+            raise self.error(f"expected {expected}, found {json.dumps(self.value)[:60]}.")
+        return self.value
 
     def has(self, key: str) -> bool:
-        if not isinstance(self.value, dict):
-            raise self.type_error("an object {…}")
-        return key in self.value
+        return key in self.typed(dict, "an object {…}")
 
     def at(self, key: str) -> _Node:
         if not self.has(key):
-            raise self.error(f"no key '{key}', found: {_keys(self.value)}. {_LAYOUT}")
+            keys = first_names([printable(name) for name in self.value], 10)
+            raise self.error(f"no key '{key}', found: {keys}. {_LAYOUT}")
         return _Node(self.path, f"{self.place}.{key}" if self.place else key, self.value[key])
 
     def items(self) -> Iterator[_Node]:
-        if not isinstance(self.value, list):
-            raise self.type_error("a list […]")
-        for number, value in enumerate(self.value):
+        for number, value in enumerate(self.typed(list, "a list […]")):
             yield _Node(self.path, f"{self.place}[{number}]", value)
 
     def text(self) -> str:
-        if not isinstance(self.value, str):
-            raise self.type_error("a string")
         # One character for one, so that offsets stay the same.
-        return _LONE_SURROGATE.sub("\ufffd", self.value)
+        return _LONE_SURROGATE.sub("\ufffd", self.typed(str, "a string"))
 
     def truth(self) -> bool:
-        if not isinstance(self.value, bool):
-            raise self.type_error("true or false")
-        return self.value
+        return self.typed(bool, "true or false")
 
     def integer(self) -> int:
-        # Some programs write 5 as 5.0.
-        is_integer = isinstance(self.value, int) or (isinstance(self.value, float) and self.value.is_integer())
-        if isinstance(self.value, bool) or not is_integer:
-            raise self.type_error("an integer")
-        return int(self.value)
+        if isinstance(self.value, float) and self.value.is_integer():  # Some programs write 5 as 5.0.
+            return int(self.value)
+        return self.typed(int, "an integer")
 
 
 class _Parser:
-    """Convert JSON to paragraphs and collect facts about all questions.
-
-    Attributes:
-      places: place of each question by id.
-      repeated: (id, place) of each question with the id of an earlier one.
-      unmarked: ids of the questions without the key `is_impossible`.
-    """
+    """Convert JSON to paragraphs. Collect the place of each question by id, and ids without `is_impossible`."""
 
     def __init__(self) -> None:
         self.places: Dict[str, str] = {}
-        self.repeated: List[Tuple[str, str]] = []
         self.unmarked: Set[str] = set()
 
     def paragraphs(self, top: _Node) -> Iterator[Paragraph]:
@@ -130,30 +114,25 @@ class _Parser:
 
     def question(self, node: _Node, context: str) -> Question:
         question_id = node.at("id").text()
-        if self.places.setdefault(question_id, node.place) != node.place:
-            self.repeated.append((question_id, node.place))
-        text = node.at("question").text()
+        first_place = self.places.setdefault(question_id, node.place)
+        if first_place != node.place:
+            raise node.error(
+                f"the question id {printable(question_id)} is that of {first_place}. Give each question a unique id."
+            )
         answers: Tuple[GoldAnswer, ...] = ()
         if node.has("answers"):
             answers = tuple(_parse_answer(answer, context) for answer in node.at("answers").items())
-        if not node.has("is_impossible"):
+        is_impossible = False
+        if node.has("is_impossible"):
+            is_impossible = node.at("is_impossible").truth()
+        else:
             self.unmarked.add(question_id)
-            return Question(question_id, text, answers, is_impossible=False)
-        is_impossible = node.at("is_impossible").truth()
         if is_impossible and answers:
             raise node.error(
-                f"is_impossible is true, but there are answers, first {_describe(answers[0].text)}. Remove one of the "
-                "two; plausible but wrong answers belong under plausible_answers."
+                f"is_impossible is true, but there are answers, first {json.dumps(answers[0].text)[:60]}. Remove one "
+                "of the two; plausible but wrong answers belong under plausible_answers."
             )
-        return Question(question_id, text, answers, is_impossible)
-
-    def check_ids(self, path: str) -> None:
-        if self.repeated:
-            question_id, place = self.repeated[0]
-            raise errors.UserError(
-                f"{path}: the question id {printable(question_id)} occurs in {self.places[question_id]} and again in "
-                f"{place}; {len(self.repeated)} ids repeat an earlier one. Give each question a unique id."
-            )
+        return Question(question_id, node.at("question").text(), answers, is_impossible)
 
 
 def _parse_answer(node: _Node, context: str) -> GoldAnswer:
@@ -170,20 +149,3 @@ def _nearest(context: str, text: str, offset: int) -> Optional[int]:
     offset = max(offset, 0)
     found = (context.rfind(text, 0, offset + len(text)), context.find(text, offset))
     return min((start for start in found if start >= 0), key=lambda start: abs(start - offset), default=None)
-
-
-def _keys(value: Dict[str, Any]) -> str:
-    return first_names([printable(key) for key in value], 10)
-
-
-def _describe(value: Any) -> str:
-    """Describe a JSON value for a message."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str):
-        return f"the string {value[:40]!r}" + ("…" if len(value) > 40 else "")
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
-    if isinstance(value, dict):
-        return f"an object with the keys: {_keys(value)}"
-    return f"the number {str(value)[:40]}"
