@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter_bert.tasks.custom.formats import TableFormat, read_table
+from adapter_bert.tasks.custom.formats import read_table
 from tests.helpers import assert_mentions, message_of, write_file
 
 pytestmark = pytest.mark.smoke
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.smoke
 
 def cells(path: str, *columns: str, **options) -> list:
     """Return the cells of the columns, row by row."""
-    table = read_table(path, columns, TableFormat(**options))
+    table = read_table(path, columns, **options)
     indices = [table.find(column) for column in columns]
     return [tuple(table.text(row, index) for index in indices) for row in table.rows]
 
@@ -241,8 +241,8 @@ def test_a_repeated_name_is_an_error_only_where_it_is_used(tmp_path):
         (["text"], "text,label\none,x\nwell, well,y\n", ["line 3", "expected 2", "found 3", "comma", "double quotes"]),
         (["text"], 'text\tlabel\n"a\tb\tx\n', ["line 2", "expected 2", "found 3", "tab", "--quoting=true"]),
         (["text", "label"], 'text\tlabel\n"one\ntwo"\tx\n', ["line 2", "'label'", "--quoting=true"]),
-        (["text"], "", ["is empty"]),
-        (["text"], "\n \n", ["is empty"]),
+        (["text"], "", ["no rows"]),
+        (["text"], "\n \n", ["no rows"]),
         (["text"], '""\n', ["no rows"]),
         (["text"], "text,label\n", ["no rows"]),
     ],
@@ -289,7 +289,7 @@ def test_a_bad_json_line_is_reported(tmp_path, second, facts):
 
 
 def test_a_bad_json_array_or_key_is_reported(tmp_path):
-    error_of(tmp_path, '[{"text": "a"},', "not a JSON array", name="a.json")
+    error_of(tmp_path, '[{"text": "a"},', "JSON array", "column", name="a.json")
     error_of(tmp_path, "[]", "no rows", name="a.json")
     error_of(tmp_path, '{"text": "a", "label": 0}\n', "'txt'", "'text'?", name="a.jsonl", columns=["txt"])
 

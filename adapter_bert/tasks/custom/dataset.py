@@ -12,8 +12,8 @@ import numpy as np
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.common.text import first_names
-from adapter_bert.tasks.custom.formats import TableFormat
-from adapter_bert.tasks.custom.labels import parse_finite, shorten
+from adapter_bert.tasks.custom.formats import read_table
+from adapter_bert.tasks.custom.labels import check_unique, parse_finite, shorten
 from adapter_bert.tasks.custom.source import LabelledRow, LabelledSource
 from adapter_bert.tasks.custom.table import LABEL_COLUMN, TEXT_COLUMN
 from adapter_bert.tasks.task import InputExample, Task
@@ -39,7 +39,7 @@ class CustomData:
       train_file, dev_file, test_file: see `formats`. Without a dev file, part of the training file is held out.
       text_column, text_pair_column, label_column: names, or numbers from 1 in a file without a header.
       task_type: `classification` or `regression`.
-      encoding, header, quoting: see `formats.TableFormat`.
+      encoding, header, quoting: see `formats.read_table`.
       labels: keep only rows with these labels; their order is the order of the classes.
       label_map: spelling in the files -> label. Applied before `labels`.
       dev_fraction: fraction of the training file's rows to hold out; 0 for none.
@@ -74,9 +74,7 @@ class CustomData:
             raise errors.UserError("--labels lists classes; with --task_type=regression, labels are numbers.")
         if len(self.labels) < 2:
             raise errors.UserError(f"--labels needs at least two labels, found {len(self.labels)}.")
-        repeated = [label for label, count in collections.Counter(self.labels).items() if count > 1]
-        if repeated:
-            raise errors.UserError(f"--labels contains '{repeated[0]}' twice.")
+        check_unique(self.labels, "--labels")
 
     @property
     def is_regression(self) -> bool:
@@ -92,8 +90,7 @@ class CustomData:
         """Return the path of a split's file; raise a `UserError` if it was not given."""
         path = getattr(self, f"{split}_file")
         if not path:
-            purpose = {"train": "Training", "dev": "Evaluation", "test": "Prediction"}[split]
-            raise errors.UserError(f"{purpose} needs --{split}_file.")
+            raise errors.UserError(f"The {split} split needs --{split}_file.")
         return path
 
 
@@ -116,10 +113,7 @@ def read(
 
     Raises:
       errors.UserError: a file is missing or unusable, or labels do not match.
-      ValueError: `wanted` contains another split.
     """
-    if not set(wanted) <= set(SPLITS):
-        raise ValueError(f"Splits are {SPLITS}, found {sorted(wanted)}.")
     _check_files(data, wanted)
     rows: Dict[str, List[LabelledRow]] = {}
     if _needs_training_file(data, wanted, stored_labels):
@@ -136,10 +130,8 @@ def read(
         raise errors.UserError(f"{data.train_file} has too few rows per label to hold out a dev set: give --dev_file.")
     task = Task(name, labels, REGRESSION_METRICS if data.is_regression else CLASSIFICATION_METRICS)
     examples = {split: [_example(task, split, row) for row in rows[split]] for split in SPLITS if split in wanted}
-    for split, split_examples in examples.items():
-        tf.logging.info(
-            "%s: %d %s rows%s", name, len(split_examples), split, _label_summary(task, split, split_examples)
-        )
+    for split, found in examples.items():
+        tf.logging.info("%s: %d %s rows%s", name, len(found), split, _label_summary(task, split, found))
     return task, examples
 
 
@@ -148,11 +140,13 @@ def read(
 
 def _open_source(data: CustomData, split: str) -> LabelledSource:
     """Read the file of a split; the test file needs no label column."""
-    columns = {"--text_column": data.text_column, "--text_pair_column": data.text_pair_column}
+    columns = {"--text_column": data.text_column}
+    if data.text_pair_column:
+        columns["--text_pair_column"] = data.text_pair_column
     if split != "test":
         columns["--label_column"] = data.label_column
-    table_format = TableFormat(data.encoding, data.header, data.quoting)
-    return LabelledSource(data.file(split), {flag: name for flag, name in columns.items() if name}, table_format)
+    table = read_table(data.file(split), list(columns.values()), data.encoding, data.header, data.quoting)
+    return LabelledSource(table, columns)
 
 
 def _check_files(data: CustomData, wanted: Collection[str]) -> None:
@@ -229,13 +223,8 @@ def _usable_rows(source: LabelledSource, data: CustomData) -> List[LabelledRow]:
     blank = [row for row in rows if row.label and row.is_blank]
     for skipped, lack in ((unlabelled, "label"), (blank, "text")):
         if skipped:
-            tf.logging.warning(
-                "%s: skipped this row and others without a %s, %d of %d.",
-                skipped[0].place,
-                lack,
-                len(skipped),
-                len(rows),
-            )
+            found = f"{len(skipped)} of {len(rows)}"
+            tf.logging.warning("%s: skipped this row and others without a %s, %s.", skipped[0].place, lack, found)
     usable = [row for row in rows if row.label and not row.is_blank]
     if not usable:
         raise errors.UserError(f"{source.table.path}: none of the {len(rows)} rows has both a text and a label.")
@@ -245,11 +234,8 @@ def _usable_rows(source: LabelledSource, data: CustomData) -> List[LabelledRow]:
 def _select_labels(rows: Sequence[LabelledRow], labels: Sequence[str]) -> List[LabelledRow]:
     others = collections.Counter(row.label for row in rows if row.label not in labels)
     if others:
-        tf.logging.info(
-            "Excluded %d rows with labels that --labels does not contain: %s.",
-            sum(others.values()),
-            _frequencies(others),
-        )
+        count = sum(others.values())
+        tf.logging.info("Excluded %d rows with labels that are not in --labels: %s.", count, _frequencies(others))
     return [row for row in rows if row.label in labels]
 
 
@@ -260,7 +246,8 @@ def _check_first_row(
     source: LabelledSource, rows: Sequence[LabelledRow], counts: Mapping[str, int], data: CustomData
 ) -> None:
     """Raise a `UserError` if columns are given by number and the first row looks like a header."""
-    if not source.header_is_assumed or rows[0].number != source.table.rows[0].number:
+    header_is_assumed = data.header is None and source.table.kind == "numbers"
+    if not header_is_assumed or rows[0].number != source.table.rows[0].number:
         return
     first = rows[0].label
     if data.is_regression:
@@ -301,13 +288,8 @@ def _warn_about_case(counts: Mapping[str, int], path: str) -> None:
         by_folded[label.casefold()].append(label)
     for labels in by_folded.values():
         if len(labels) > 1:
-            tf.logging.warning(
-                "%s: the labels %s differ only in case and are different classes; --label_map=%s=%s merges them.",
-                path,
-                _names(labels),
-                labels[1],
-                labels[0],
-            )
+            remedy = f"--label_map={labels[1]}={labels[0]} merges them"
+            tf.logging.warning("%s: different labels differ only in case: %s; %s.", path, _names(labels), remedy)
 
 
 def _sort_labels(labels: Collection[str]) -> Tuple[str, ...]:
@@ -376,18 +358,16 @@ def _hold_out_dev(rows: List[LabelledRow], data: CustomData) -> Tuple[List[Label
 
 
 def _example(task: Task, split: str, row: LabelledRow) -> InputExample:
-    guid = f"{split}-{row.number}"
     if split == "test":
         # A label that is ignored, as in the original scripts.
-        return InputExample(guid, row.text_a, row.text_b, 0.0 if task.is_regression else task.labels[0])
-    if not task.is_regression:
-        return InputExample(guid, row.text_a, row.text_b, row.label)
-    value = parse_finite(row.label)
-    if value is None:
+        label: Any = 0.0 if task.is_regression else task.labels[0]
+    else:
+        label = parse_finite(row.label) if task.is_regression else row.label
+    if label is None:
         raise errors.UserError(
             f"{row.place}: expected a finite number as label (--task_type=regression), found '{shorten(row.label)}'."
         )
-    return InputExample(guid, row.text_a, row.text_b, value)
+    return InputExample(f"{split}-{row.number}", row.text_a, row.text_b, label)
 
 
 def _label_summary(task: Task, split: str, examples: Sequence[InputExample]) -> str:

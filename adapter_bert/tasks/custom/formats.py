@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import dataclasses
 import io
 import itertools
 import json
 import os
 import re
-from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
@@ -22,72 +21,58 @@ from adapter_bert.tasks import encodings
 from adapter_bert.tasks.custom import archives
 from adapter_bert.tasks.custom.table import LABEL_COLUMN, MISSING, TEXT_COLUMN, Table, TableRow, one_line
 
-_KIND_BY_EXTENSION = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".json": "json",
-}
+_KIND_BY_EXTENSION = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _DELIMITER_NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
 # Number of rows that decide what the delimiter is.
 _SNIFFED_ROWS = 50
 
 
-@dataclasses.dataclass(frozen=True)
-class TableFormat:
-    """What the user says about a file's format; None means to detect it.
-
-    Attributes:
-      encoding: by default that of the byte order mark, else UTF-8, windows-1252 or latin-1.
-      header: whether the first row contains column names; by default yes, unless all chosen columns are numbers.
-      quoting: whether double quotes enclose cells; by default yes in CSV and no in TSV.
-    """
-
-    encoding: Optional[str] = None
-    header: Optional[bool] = None
-    quoting: Optional[bool] = None
-
-
-def read_table(path: str, columns: Sequence[str] = (), table_format: Optional[TableFormat] = None) -> Table:
+def read_table(
+    path: str,
+    columns: Sequence[str] = (),
+    encoding: Optional[str] = None,
+    header: Optional[bool] = None,
+    quoting: Optional[bool] = None,
+) -> Table:
     """Read a file, a folder, a tar archive or a folder in an archive (`news.tar.gz//train`).
 
     Args:
       path: any path that `tf.gfile` opens.
       columns: the columns that are needed; they help to detect the header and the delimiter.
-      table_format: what is known about the file.
+      encoding: by default that of the byte order mark, else UTF-8, windows-1252 or latin-1.
+      header: whether the first row contains column names; by default yes, unless all needed columns are numbers.
+      quoting: whether double quotes enclose cells; by default yes in CSV and no in TSV.
 
     Raises:
       errors.UserError: the path is missing, not text, not in the given encoding, or not a table with rows.
     """
-    table_format = table_format or TableFormat()
     files = archives.read_files(path)
     if files is not None:
-        return _files_table(path, files, table_format.encoding)
-    text, remark = encodings.decode(encodings.read_bytes(path), path, table_format.encoding)
+        return _files_table(path, files, encoding)
+    text, remark = encodings.decode(encodings.read_bytes(path), path, encoding)
     if remark:
         tf.logging.warning("%s, %s. Give --encoding if texts look wrong.", path, remark)
-    table = _text_table(path, text, columns, table_format)
+    kind = _kind(path, text)
+    if kind == "json":
+        table = _json_table(path, text)
+    else:
+        if header is None:
+            header = not columns or not all(column.strip().isdecimal() for column in columns)
+        delimiter = "\t" if kind == "tsv" else _choose_delimiter(text, columns, header, quoting)
+        table = _delimited_table(path, text, delimiter, _uses_quoting(delimiter, quoting), header)
     if not table.rows:
         raise errors.UserError(f"{path} ({table.layout}) contains no rows.")
     return table
 
 
-def _text_table(path: str, text: str, columns: Sequence[str], table_format: TableFormat) -> Table:
-    if not text.strip():
-        raise errors.UserError(f"{path} is empty, expected a table with rows.")
-    kind = _KIND_BY_EXTENSION.get(os.path.splitext(path)[1].lower())
-    if kind is None:
-        first_line = encodings.LINE_END.split(text.lstrip("\r\n"), maxsplit=1)[0]
-        kind = "json" if text.lstrip().startswith("{") else "tsv" if "\t" in first_line else "csv"
-    if kind == "json":
-        return _json_table(path, text)
-    header = table_format.header
-    if header is None:
-        header = not columns or not all(column.strip().isdecimal() for column in columns)
-    delimiter = "\t" if kind == "tsv" else _choose_delimiter(text, columns, header, table_format.quoting)
-    return _delimited_table(path, text, delimiter, _uses_quoting(delimiter, table_format.quoting), header)
+def _kind(path: str, text: str) -> str:
+    extension = os.path.splitext(path)[1].lower()
+    if extension in _KIND_BY_EXTENSION:
+        return _KIND_BY_EXTENSION[extension]
+    if text.lstrip().startswith("{"):
+        return "json"
+    first_line = encodings.LINE_END.split(text.lstrip("\r\n"), maxsplit=1)[0]
+    return "tsv" if "\t" in first_line else "csv"
 
 
 # -------------------------------------------------------------------------------------------- CSV and TSV
@@ -157,7 +142,7 @@ def _delimited_table(path: str, text: str, delimiter: str, quoting: bool, header
     except csv.Error:
         raise _quote_error(path, text, delimiter) from None
     if not records:
-        raise errors.UserError(f"{path} ({layout}) contains no rows.")
+        return Table(path, (), [], layout, "header")
     names = [str(number) for number in range(1, len(records[0][1]) + 1)]
     if header:
         number, cells = records.pop(0)
@@ -205,7 +190,7 @@ def _json_table(path: str, text: str) -> Table:
     is_array = text.lstrip().startswith("[")
     unit = "object" if is_array else "line"
     objects: List[Tuple[int, Dict[str, object]]] = []
-    for number, value in _json_array(path, text) if is_array else _json_lines(path, text):
+    for number, value in enumerate(_load(path, text), start=1) if is_array else _json_lines(path, text):
         if not isinstance(value, dict):
             found = json.dumps(value)[:60]
             raise errors.UserError(f"{path}, {unit} {number}: expected a JSON object {{…}}, found {found}.")
@@ -215,23 +200,20 @@ def _json_table(path: str, text: str) -> Table:
     return Table(path, columns, rows, "JSON array" if is_array else "JSON lines", "keys", unit)
 
 
-def _json_lines(path: str, text: str) -> Iterator[Tuple[int, object]]:
+def _json_lines(path: str, text: str) -> Iterator[Tuple[int, Any]]:
     for number, line in enumerate(encodings.LINE_END.split(text), start=1):
         if line.strip():
-            try:
-                yield number, json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise errors.UserError(
-                    f"{path}, line {number}: expected one JSON object per line, found {line.strip()[:60]!r} "
-                    f"({errors.reason(error)})."
-                ) from None
+            yield number, _load(f"{path}, line {number}", line)
 
 
-def _json_array(path: str, text: str) -> Iterator[Tuple[int, object]]:
+def _load(place: str, text: str) -> Any:
     try:
-        return enumerate(json.loads(text), start=1)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise errors.UserError(f"{path} is not a JSON array: {errors.reason(error)}.") from None
+        raise errors.UserError(
+            f"{place}: expected a JSON array, or one JSON object per line; found {text.strip()[:60]!r} "
+            f"({errors.reason(error)})."
+        ) from None
 
 
 # ------------------------------------------------------------------------------------ folders and archives
@@ -260,11 +242,6 @@ def _files_table(path: str, files: Iterable[Tuple[str, bytes]], encoding: Option
     if loose:
         tf.logging.warning("%s: skipped %d files outside the label folders, e.g. %s.", path, len(loose), loose[0])
     if remarks:
-        tf.logging.warning(
-            "%s: %d of %d files are not UTF-8, first %s. Give --encoding if texts look wrong.",
-            path,
-            len(remarks),
-            len(rows),
-            remarks[0],
-        )
+        found = f"{len(remarks)} of {len(rows)} files are not UTF-8, first {remarks[0]}"
+        tf.logging.warning("%s: %s. Give --encoding if texts look wrong.", path, found)
     return Table(path, (TEXT_COLUMN, LABEL_COLUMN), rows, "one file per row, folder = label", "files", "file")

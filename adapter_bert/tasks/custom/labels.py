@@ -17,11 +17,8 @@ def class_weights(
 ) -> Optional[Tuple[float, ...]]:
     """Return the weights that --class_weights requests, in the order of the labels.
 
-    Args:
-      choice: `none`, `balanced` (inversely proportional to the frequencies), or weights by label (`Yes=1,No=2.5`);
-        the default weight is 1.
-      examples: the training split.
-      labels: the labels of the task.
+    `choice` is `none`, `balanced` (inversely proportional to the frequencies in the examples), or weights by label
+    (`Yes=1,No=2.5`; the default weight is 1).
 
     Raises:
       errors.UserError: an unknown label, a label without examples, a weight that is not positive, or a regression task.
@@ -57,42 +54,37 @@ def _balanced_weights(found: Sequence[Any], labels: Sequence[str]) -> Tuple[floa
 
 def parse_list(text: str, flag: str = "--labels") -> Tuple[str, ...]:
     """Parse `Yes,No`, or the JSON form `["a, b", "c"]` for labels that contain commas."""
-    if text.lstrip().startswith("["):
-        items = [_scalar(item, flag, text) for item in _load_json(text, flag)]
-    else:
-        items = text.split(",")
-    items = [item.strip() for item in items]
-    if not all(items) or not items:
-        raise errors.UserError(f"{flag} has an empty entry, expected e.g. Yes,No; found '{text}'.")
-    return tuple(items)
+    try:
+        items = json.loads(text) if text.lstrip().startswith("[") else text.split(",")
+        labels = tuple(cell_text(item).strip() for item in items)
+    except ValueError:
+        labels = ()
+    if not labels or not all(labels):
+        raise errors.UserError(f"""{flag}: expected e.g. Yes,No or ["a, b", "c"], found '{text}'.""")
+    return labels
 
 
 def parse_map(text: str, flag: str = "--label_map") -> Dict[str, str]:
     """Parse `Y=Yes,N=No`, or the JSON form `{"a, b": "c"}` for labels that contain commas or equals signs."""
-    if text.lstrip().startswith("{"):
-        pairs = [(key, _scalar(value, flag, text)) for key, value in _load_json(text, flag).items()]
-    else:
-        pairs = [(key, value) for key, _, value in (entry.partition("=") for entry in text.split(","))]
-    pairs = [(key.strip(), value.strip()) for key, value in pairs]
+    try:
+        if text.lstrip().startswith("{"):
+            entries = json.loads(text).items()
+        else:
+            entries = [(key, value) for key, _, value in (entry.partition("=") for entry in text.split(","))]
+        pairs = [(key.strip(), cell_text(value).strip()) for key, value in entries]
+    except ValueError:
+        pairs = []
     if not pairs or not all(key and value for key, value in pairs):
-        raise errors.UserError(f"{flag} expects entries such as Y=Yes,N=No, found '{text}'.")
-    repeated = [key for key, count in collections.Counter(key for key, _ in pairs).items() if count > 1]
-    if repeated:
-        raise errors.UserError(f"{flag} contains '{repeated[0]}' twice: '{text}'.")
+        raise errors.UserError(f"""{flag}: expected e.g. Y=Yes,N=No or {{"a, b": "c"}}, found '{text}'.""")
+    check_unique([key for key, _ in pairs], f"{flag} '{text}'")
     return dict(pairs)
 
 
-def _load_json(text: str, flag: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise errors.UserError(f"{flag} is not valid JSON ({errors.reason(error)}): '{text}'.") from None
-
-
-def _scalar(value: object, flag: str, text: str) -> str:
-    if isinstance(value, (list, dict)):
-        raise errors.UserError(f"{flag} expects strings, found {json.dumps(value)} in '{text}'.")
-    return cell_text(value)
+def check_unique(labels: Iterable[str], flag: str) -> None:
+    """Raise a `UserError` if a label occurs more than once in the value of a flag."""
+    for label, count in collections.Counter(labels).items():
+        if count > 1:
+            raise errors.UserError(f"{flag} contains '{label}' twice.")
 
 
 def parse_finite(text: str) -> Optional[float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, List, Mapping, NamedTuple, Optional
 
 from adapter_bert.common import errors
-from adapter_bert.tasks.custom.formats import TableFormat, read_table
+from adapter_bert.tasks.custom.table import Table
 
 # Numbers of different values of a column that may contain labels.
 _LABEL_COUNTS = range(2, 51)
@@ -27,27 +27,12 @@ class LabelledRow(NamedTuple):
 
 
 class LabelledSource:
-    """A table and the indices of its columns in use.
+    """A table and the indices of its columns in use, given as flag -> column for the flags that are set."""
 
-    Attributes:
-      table: the table.
-      header_is_assumed: whether columns are given by number, so that the first row is taken as data.
-    """
-
-    def __init__(self, path: str, columns: Dict[str, str], table_format: TableFormat) -> None:
-        """Read the table.
-
-        Args:
-          path: see `read_table`.
-          columns: flag -> column, for the flags --text_column, --text_pair_column and --label_column that are set.
-          table_format: what is known about the file.
-
-        Raises:
-          errors.UserError: the file is unusable, or a column is missing or blank.
-        """
-        self.table = read_table(path, list(columns.values()), table_format)
+    def __init__(self, table: Table, columns: Mapping[str, str]) -> None:
+        """Find the columns; raise a `UserError` if one is missing or blank."""
+        self.table = table
         self._indices = {flag: self._find(column, flag) for flag, column in columns.items()}
-        self.header_is_assumed = table_format.header is None and self.table.kind == "numbers"
 
     def _find(self, column: str, flag: str) -> int:
         index = self.table.find(column, flag)

@@ -12,22 +12,12 @@ TEXT_COLUMN = "text"
 LABEL_COLUMN = "label"
 
 
-class _Missing:
-    """The type of `MISSING`."""
-
-
 # The cell of a key that a JSON object does not have.
-MISSING = _Missing()
+MISSING = object()
 
 
 class TableRow(NamedTuple):
-    """One row.
-
-    Attributes:
-      number: its line, or its index if it has no line; from 1.
-      cells: strings; in JSON any value. There may be fewer cells than columns.
-      file: the row's file, in a folder or archive.
-    """
+    """The line (or index) of a row from 1, its cells (strings; in JSON any value), and its file in an archive."""
 
     number: int
     cells: Sequence[object]
@@ -59,14 +49,10 @@ class Table:
         return f"{self.path}, {self.unit} {row.file or row.number}"
 
     def find(self, column: str, flag: str = "column") -> int:
-        """Return the index, from 0, of a column.
-
-        Args:
-          column: its name, or its number from 1. Names take precedence.
-          flag: the flag that names the column, for messages.
+        """Return the index, from 0, of the column with this name, or else with this number from 1.
 
         Raises:
-          errors.UserError: there is no such column, or more than one.
+          errors.UserError: there is no such column, or more than one; it names the flag.
         """
         column = one_line(column)
         indices = [index for index, name in enumerate(self.columns) if one_line(name) == column]
@@ -90,41 +76,39 @@ class Table:
     def text(self, row: TableRow, index: int) -> str:
         """Return a cell as text; raise a `UserError` if the cell is missing, or a list or an object."""
         value = row.cells[index] if index < len(row.cells) else MISSING
-        column = self.columns[index]
-        if value is MISSING and self.kind == "keys":
-            keys = ", ".join(name for name, cell in zip(self.columns, row.cells) if cell is not MISSING) or "none"
-            raise errors.UserError(
-                f"{self.place(row)}: no key '{column}'; found the keys: {keys}. Write null for a missing value."
-            )
         if value is MISSING:
-            hint = ""
-            if "tab" in self.layout and any(str(cell).startswith('"') for cell in row.cells):
-                hint = " If quotes enclose cells with line breaks in this file, give --quoting=true."
-            raise errors.UserError(
-                f"{self.place(row)}: the cell of column '{column}' is missing: expected {len(self.columns)} cells, "
-                f"found {len(row.cells)} ({self.layout}).{hint}"
-            )
-        if isinstance(value, (list, dict)):
-            raise errors.UserError(
-                f"{self.place(row)}: expected a string, a number, true, false or null for '{column}', found "
-                f"{json.dumps(value)[:60]}."
-            )
-        return cell_text(value)
+            raise errors.UserError(f"{self.place(row)}: {self._describe_missing(row, self.columns[index])}")
+        try:
+            return cell_text(value)
+        except ValueError as error:
+            raise errors.UserError(f"{self.place(row)}, '{self.columns[index]}': {error}") from None
+
+    def _describe_missing(self, row: TableRow, column: str) -> str:
+        if self.kind == "keys":
+            keys = ", ".join(name for name, cell in zip(self.columns, row.cells) if cell is not MISSING) or "none"
+            return f"no key '{column}'; found the keys: {keys}. Write null for a missing value."
+        hint = ""
+        if "tab" in self.layout and any(str(cell).startswith('"') for cell in row.cells):
+            hint = " If quotes enclose cells with line breaks in this file, give --quoting=true."
+        return (
+            f"the cell of column '{column}' is missing: expected {len(self.columns)} cells, found {len(row.cells)} "
+            f"({self.layout}).{hint}"
+        )
 
     def nonblank(self, index: int) -> List[str]:
         """Return the cells of a column that are not blank; skip rows without a usable cell."""
         cells = (row.cells[index] for row in self.rows if index < len(row.cells))
-        texts = (cell_text(cell) for cell in cells if not isinstance(cell, (list, dict, _Missing)))
+        texts = (cell_text(cell) for cell in cells if cell is not MISSING and not isinstance(cell, (list, dict)))
         return [text for text in texts if text.strip()]
 
 
 def cell_text(value: object) -> str:
-    """Return the text of a JSON scalar."""
+    """Return the text of a JSON scalar; raise a ValueError for a list or an object."""
+    if isinstance(value, (list, dict)):
+        raise ValueError(f"expected a string, a number, true, false or null, found {json.dumps(value)[:60]}.")
     if value is None:
         return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def one_line(text: str) -> str:
