@@ -14,7 +14,7 @@ import json
 import os
 import random
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, List, Mapping, Optional, Sequence, Set
 
 from adapter_bert.common import system
 
@@ -27,13 +27,11 @@ from adapter_bert.tasks import squad
 
 
 def titles(content: Mapping[str, Any]) -> List[str]:
-    """Return the unique titles of the articles in order; an article without a title is named by its place."""
-    return list(dict.fromkeys(_title(article, number) for number, article in enumerate(content["data"])))
-
-
-def _title(article: Mapping[str, Any], number: int) -> str:
-    title = article.get("title")
-    return title if isinstance(title, str) and title.strip() else f"data[{number}]"
+    """Return the title of each article; an article without a title is named by its place."""
+    found = (article.get("title") for article in content["data"])
+    return [
+        title if isinstance(title, str) and title.strip() else f"data[{number}]" for number, title in enumerate(found)
+    ]
 
 
 def choose(names: Sequence[str], seed: int, count: Optional[int] = None, fraction: float = 0.2) -> Set[str]:
@@ -56,12 +54,6 @@ def choose(names: Sequence[str], seed: int, count: Optional[int] = None, fractio
     return set(shuffled[:count])
 
 
-def select(content: Mapping[str, Any], chosen: Set[str]) -> Dict[str, Any]:
-    """Return the file's content with the chosen articles only."""
-    articles = [article for number, article in enumerate(content["data"]) if _title(article, number) in chosen]
-    return dict(content, data=articles)
-
-
 def check_outputs(source: str, outputs: Mapping[str, str], overwrite: bool) -> None:
     """Raise a `UserError` if an output (path by flag) is the source, another output, a folder, or an existing file."""
     paths = [path if "://" in path else os.path.realpath(path) for path in (source, *outputs.values())]
@@ -81,15 +73,18 @@ def split(args: argparse.Namespace) -> None:
     content = squad.load(args.file)
     squad.parse(content, args.file)
     names = titles(content)
-    dev = choose(names, args.seed, args.dev_articles, args.dev_fraction)
-    parts = {args.train_out: select(content, set(names) - dev), args.dev_out: select(content, dev)}
-    counts = [squad.parse(part, f"{args.file}, part for {path}").num_questions for path, part in parts.items()]
-    for (path, part), count in zip(parts.items(), counts):
+    unique = list(dict.fromkeys(names))
+    dev = choose(unique, args.seed, args.dev_articles, args.dev_fraction)
+    parts = []
+    for path, chosen in ((args.train_out, set(unique) - dev), (args.dev_out, dev)):
+        part = dict(content, data=[article for name, article in zip(names, content["data"]) if name in chosen])
+        count = squad.parse(part, f"{args.file}, part for {path}").num_questions
+        parts.append((path, part, f"{path}: {len(chosen)} articles, {count} questions"))
+    for path, part, summary in parts:
         files.make_folder(os.path.dirname(path) or ".")
         # ASCII escapes also represent lone surrogates, which UTF-8 cannot.
         files.write_text(path, json.dumps(part) + "\n")
-        print(f"{path}: {len(titles(part))} articles, {count} questions", file=sys.stderr)
-        print("  " + ", ".join(titles(part)), file=sys.stderr)
+        print(f"{summary}\n  {', '.join(dict.fromkeys(titles(part)))}", file=sys.stderr)
 
 
 @errors.exits_on_user_error

@@ -114,7 +114,10 @@ def read(
     Raises:
       errors.UserError: a file is missing or unusable, or labels do not match.
     """
-    _check_files(data, wanted)
+    for split in {"train", "test"} & set(wanted):
+        data.file(split)
+    if "dev" in wanted and not data.dev_file and not (data.train_file and data.dev_fraction):
+        raise errors.UserError("Evaluation needs --dev_file, or --train_file and a --dev_fraction above 0.")
     rows: Dict[str, List[LabelledRow]] = {}
     if _needs_training_file(data, wanted, stored_labels):
         training_rows, labels = _read_training_file(data)
@@ -149,15 +152,6 @@ def _open_source(data: CustomData, split: str) -> LabelledSource:
     return LabelledSource(table, columns)
 
 
-def _check_files(data: CustomData, wanted: Collection[str]) -> None:
-    for split in {"train", "test"} & set(wanted):
-        data.file(split)
-    if "dev" in wanted and not data.dev_file and not (data.train_file and data.dev_fraction):
-        raise errors.UserError(
-            "Evaluation needs --dev_file, or --train_file and a --dev_fraction above 0 to hold out a dev set."
-        )
-
-
 def _needs_training_file(data: CustomData, wanted: Collection[str], stored_labels: Optional[Sequence[str]]) -> bool:
     if "train" in wanted or ("dev" in wanted and not data.dev_file):
         return True
@@ -177,11 +171,9 @@ def _read_training_file(data: CustomData) -> Tuple[List[LabelledRow], Tuple[str,
     if data.is_regression:
         return rows, ()
     if data.labels:
-        for label in data.labels:
-            if not counts[label]:
-                raise errors.UserError(
-                    f"--labels contains '{shorten(label)}', which no row of {path} has; found: {_frequencies(counts)}."
-                )
+        missing = [shorten(label) for label in data.labels if not counts[label]]
+        if missing:
+            raise errors.UserError(f"--labels: no row of {path} has '{missing[0]}'; found: {_frequencies(counts)}.")
         return _select_labels(rows, data.labels), data.labels
     _check_labels(source, counts, data)
     _warn_about_case(counts, path)

@@ -17,11 +17,8 @@ from adapter_bert.common.text import first_names
 class GoldAnswer:
     """One annotated answer.
 
-    Attributes:
-      text: the answer.
-      start: its offset in the context: that of the file, or else the nearest offset of this text; None if the context
-        does not contain the text, or the text is blank.
-      moved: whether `start` differs from the file's.
+    `start` is its offset in the context: that of the file, or else the nearest offset of this text (then `moved` is
+    true); None if the context does not contain the text, or the text is blank.
     """
 
     text: str
@@ -31,14 +28,7 @@ class GoldAnswer:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """One question about a context.
-
-    Attributes:
-      id: unique in the file.
-      text: the question.
-      answers: in the file's order; empty if the question is unanswerable or its answers are not published.
-      is_impossible: whether the question is known to be unanswerable.
-    """
+    """One question about a context. Without answers, it is unanswerable if `is_impossible`, else of a test file."""
 
     id: str
     text: str
@@ -66,13 +56,7 @@ class Paragraph:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """The content of a file.
-
-    Attributes:
-      path: the file.
-      paragraphs: those of all articles, in order.
-      says_impossible: whether any question has the key `is_impossible`, as in version 2.0.
-    """
+    """The paragraphs of a file; `says_impossible` if any question has the key `is_impossible`, as in version 2.0."""
 
     path: str
     paragraphs: Tuple[Paragraph, ...]
@@ -130,7 +114,7 @@ def for_training(dataset: Dataset) -> Dataset:
     kept: List[Paragraph] = []
     excluded: Dict[str, List[Question]] = collections.defaultdict(list)
     for paragraph in dataset.paragraphs:
-        trainable = []
+        trainable: List[Question] = []
         for question in paragraph.questions:
             reason = _reason_to_exclude(paragraph, question)
             (excluded[reason] if reason else trainable).append(question)
