@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import re
 import unicodedata
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Container, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from adapter_bert.common import files, unicode_text
 from adapter_bert.common.errors import UserError
@@ -20,8 +20,7 @@ _MAX_CACHED_WORDS = 100000
 # Longer "words" are not cached: these are e.g. paragraphs without spaces, which rarely occur twice.
 _MAX_CACHED_CHARACTERS = 50
 
-# Folder names of Google's releases, e.g. wwm_uncased_L-24_H-1024_A-16. The pattern includes the layer count because
-# other folder names, e.g. `cased_vs_uncased`, say nothing about the checkpoint.
+# Folder names of Google's releases, e.g. wwm_uncased_L-24_H-1024_A-16. Other names say nothing about the checkpoint.
 _LOWER_CASED_RELEASE = re.compile(r"(?:(?:wwm_)?uncased|multilingual|chinese)_L-\d")
 _CASED_RELEASE = re.compile(r"(?:wwm_|multi_)?cased_L-\d")
 
@@ -223,7 +222,8 @@ class WordpieceTokenizer:
 
     def _split(self, word: str) -> List[str]:
         pieces: List[str] = []
-        start, prefix, candidates = 0, "", self.vocab
+        candidates: Container[str] = self.vocab
+        start, prefix = 0, ""
         while start < len(word):
             for end in range(min(len(word), start + self._longest_piece), start, -1):
                 if word[start:end] in candidates:
@@ -436,11 +436,11 @@ def create_tokenizer(
             "Set exactly one of --vocab_file (WordPiece, for BERT) and --spm_model_file (SentencePiece, for ALBERT); "
             f"{found}."
         )
-    tokenizer: Union[FullTokenizer, SentencePieceTokenizer]
-    if vocab_file:
-        tokenizer = FullTokenizer(vocab_file, do_lower_case)
-    else:
-        tokenizer = SentencePieceTokenizer(spm_model_file, do_lower_case)
+    tokenizer: Union[FullTokenizer, SentencePieceTokenizer] = (
+        FullTokenizer(vocab_file, do_lower_case)
+        if vocab_file
+        else SentencePieceTokenizer(str(spm_model_file), do_lower_case)
+    )
     missing = [token for token in ("[CLS]", "[SEP]", tokenizer.unk_token) if token not in tokenizer.vocab]
     if missing:
         raise UserError(

@@ -58,10 +58,10 @@ def main(argv: Sequence[str]) -> None:
         if getattr(common, name):
             raise errors.UserError(f"--{name} cannot be used in a stream: set the base with --base_dir.")
     logs.show_progress(all_lines=False)
-    arrivals = stream.read_tasks(FLAGS.tasks, dataclasses.replace(common, do_train=True, do_eval=True))
+    tasks = stream.read_tasks(FLAGS.tasks, dataclasses.replace(common, do_train=True, do_eval=True))
     files.make_folder(common.output_dir)
     bank = find_bank(FLAGS.bank, FLAGS.base_dir)
-    learning = stream.Stream(bank, arrivals, common.output_dir)
+    learning = stream.Stream(bank, tasks, common.output_dir)
     table = learning.learn()
     print(stream.format_parameters(learning.count_parameters(list(table))))
     equal, compared = stream.compare(table)

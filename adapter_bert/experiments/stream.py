@@ -1,7 +1,7 @@
-"""Tasks that arrive one after another: each is trained on one frozen base, and none of the earlier ones is forgotten.
+"""Train a stream of tasks on one frozen base, and verify that no task is forgotten.
 
-After each task all packs so far are evaluated again, from the bank. As they share nothing but frozen weights, every
-score must be equal to the last digit, and every prediction byte by byte.
+After each task, all packs in the bank are evaluated again. They share only frozen weights, so every score and every
+prediction must stay identical.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
+import tabulate
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 from adapter_bert.common import errors, files
 from adapter_bert.model import parameters
 from adapter_bert.settings import flags as settings_flags
-from adapter_bert.settings.groups import Settings
+from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.training import classification
 from adapter_bert.weights import packs
 from adapter_bert.weights.bank import Bank, check_name
@@ -25,9 +26,8 @@ from adapter_bert.weights.run_folder import RunFolder
 
 REPORT_FILE = "stream.json"
 
-
-# What the stream decides itself.
-_OF_THE_STREAM = (
+# Flags that the stream sets itself.
+_STREAM_FLAGS = (
     "bert_config_file",
     "vocab_file",
     "spm_model_file",
@@ -41,185 +41,169 @@ _OF_THE_STREAM = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Arrival:
-    """A task of the stream.
-
-    Attributes:
-      name: of its pack.
-      settings: of its training.
-    """
+class StreamTask:
+    """A task of the stream: the name of its pack, and the settings of its training."""
 
     name: str
-    settings: Settings
+    settings: ClassifierSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
-    """One evaluation.
+class Evaluation:
+    """The result of one evaluation on the dev split.
 
     Attributes:
-      metric: the primary one.
-      metrics: all scores.
-      loss: of the dev split.
-      predictions: a hash of them.
-      collapsed: whether they are all the same.
+      metric: name of the primary metric.
+      predictions: fingerprint of the predictions.
+      collapsed: whether all predictions are the same.
     """
 
     metric: str
     metrics: Mapping[str, float]
-    loss: float
-    predictions: str
+    loss: Optional[float]
+    predictions: Optional[str]
     collapsed: bool = False
 
 
-# The name of the task that had just arrived -> the name of a task known by then -> how it did.
-Table = Dict[str, Dict[str, Entry]]
+# Name of the task trained last -> name of a task trained so far -> its evaluation.
+Table = Dict[str, Dict[str, Evaluation]]
 
 
-def read_tasks(path: str, common: Settings) -> List[Arrival]:
-    """Reads a list of tasks: a line for each, with its flags as in a shell; empty lines and `#` comments are skipped.
+def read_tasks(path: str, common: ClassifierSettings) -> List[StreamTask]:
+    """Read a list of tasks, one line of flags per task as in a shell. Empty lines and `#` comments are ignored.
 
     Args:
-      path: of the text file.
-      common: the settings that a line does not give.
+      path: the text file.
+      common: values of the settings that a line does not set.
 
     Raises:
-      errors.UserError: a line is wrong, or there are none.
+      errors.UserError: a line is invalid, or there are none.
     """
     try:
         with tf.gfile.GFile(path, "r") as reader:
             lines = reader.read().split("\n")
     except (tf.errors.OpError, UnicodeDecodeError) as error:
         raise errors.UserError(f"Cannot read the list of tasks {path}: {errors.reason(error)}.") from None
-    arrivals: List[Arrival] = []
+    tasks: List[StreamTask] = []
     for number, line in enumerate(lines, 1):
         try:
             given = _parse_line(line, type(common))
             if not given:
                 continue
-            arrivals.append(_arrival(dataclasses.replace(common, **given), [other.name for other in arrivals]))
+            tasks.append(_make_task(dataclasses.replace(common, **given), [task.name for task in tasks]))
         except (errors.UserError, flags.Error, ValueError) as error:
             raise errors.UserError(f"{path}, line {number}: {errors.reason(error)}.") from None
-    if not arrivals:
-        raise errors.UserError(f"{path} lists no tasks: expected a line of flags for each, e.g. --task_name=CoLA.")
-    return arrivals
+    if not tasks:
+        raise errors.UserError(f"{path} lists no tasks; expected one line of flags per task, e.g. --task_name=CoLA.")
+    return tasks
 
 
-def _parse_line(line: str, settings_class: Type[Settings]) -> Dict[str, Any]:
+def _parse_line(line: str, settings_class: Type[ClassifierSettings]) -> Dict[str, Any]:
     values = flags.FlagValues()
     settings_flags.define_flags(settings_class, values)
-    surplus = values(["a line of tasks"] + shlex.split(line, comments=True))[1:]
-    if surplus:
-        raise errors.UserError(f"'{surplus[0]}' is no flag; flags are given as --name=value")
+    positional = values(["tasks"] + shlex.split(line, comments=True))[1:]
+    if positional:
+        raise errors.UserError(f"unexpected argument '{positional[0]}': write flags as --name=value")
     present = {settings_flags.ALIASES.get(name, name) for name in values if values[name].present}
     given = {name: values[name].value for name in present}
-    for name in _OF_THE_STREAM:
+    for name in _STREAM_FLAGS:
         if name in given:
-            raise errors.UserError(f"--{name} does not go with a task of a stream, which sets it for all of them")
+            raise errors.UserError(f"--{name} cannot be set for a single task of a stream")
     return given
 
 
-def _arrival(settings: Settings, earlier: Sequence[str]) -> Arrival:
+def _make_task(settings: ClassifierSettings, earlier: Sequence[str]) -> StreamTask:
     if not settings.task_name:
         raise errors.UserError("--task_name is missing")
     name = settings.task_name.lower()
     check_name(name)
     if name in earlier:
-        raise errors.UserError(f"the task '{name}' has come before")
+        raise errors.UserError(f"the task '{name}' is listed twice")
     settings.validate()
-    return Arrival(name, settings)
+    return StreamTask(name, settings)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """A bank that learns tasks in their order.
+    """A bank with a base, and the tasks to train on it in this order.
 
-    Attributes:
-      bank: with the base.
-      arrivals: the tasks.
-      output_dir: for the runs; a stream that was interrupted goes on there.
+    `output_dir` is for the runs; an interrupted stream continues there.
     """
 
     bank: Bank
-    arrivals: Sequence[Arrival]
+    tasks: Sequence[StreamTask]
     output_dir: str
 
     def check_all(self) -> None:
-        """Finds before the first training what would go wrong in a later one."""
-        for arrival in self.arrivals:
-            folder = self._run_folder(arrival)
-            if arrival.name in self.bank.names() and not RunFolder(folder).holds_run():
+        """Check all tasks before the first is trained."""
+        for task in self.tasks:
+            folder = self._run_folder(task)
+            if task.name in self.bank.names() and not RunFolder(folder).holds_run():
                 raise errors.UserError(
-                    f"The bank {self.bank.folder} holds a pack '{arrival.name}' that is not of this stream: remove it, "
-                    "or use another --bank."
+                    f"The bank {self.bank.folder} already has a pack '{task.name}' from elsewhere. Remove it, or "
+                    "use another --bank."
                 )
             try:
-                classification.load_data(self._settings(arrival, folder, do_train=True))
+                classification.load_data(self._settings(task, folder, do_train=True))
             except errors.UserError as error:
-                raise errors.UserError(f"The task '{arrival.name}': {error}") from None
+                raise errors.UserError(f"Task '{task.name}': {error}") from None
 
     def learn(self, show: Callable[[str], None] = print) -> Table:
-        """Trains all tasks, with a look back after each; writes `stream.json`.
-
-        Args:
-          show: is given a table after each task.
-        """
+        """Train all tasks, evaluate all packs after each, write `stream.json`, and pass a table to `show`."""
         self.check_all()
         table: Table = {}
-        for count, arrival in enumerate(self.arrivals, 1):
-            tf.logging.info("***** Task %d of %d arrives: %s *****", count, len(self.arrivals), arrival.name)
-            self._train(arrival)
-            table[arrival.name] = {known.name: self._evaluate(known, arrival.name) for known in self.arrivals[:count]}
+        for count, trained in enumerate(self.tasks, 1):
+            tf.logging.info("***** Task %d of %d: %s *****", count, len(self.tasks), trained.name)
+            self._train(trained)
+            table[trained.name] = {task.name: self._evaluate(task, trained.name) for task in self.tasks[:count]}
             files.write_json(os.path.join(self.output_dir, REPORT_FILE), self.report(table))
             show("\n".join(format_table(table)))
         return table
 
-    def _train(self, arrival: Arrival) -> None:
-        folder = self._run_folder(arrival)
-        classification.run(self._settings(arrival, folder, do_train=True))
+    def _train(self, task: StreamTask) -> None:
+        folder = self._run_folder(task)
+        classification.run(self._settings(task, folder, do_train=True))
         pack = packs.read(packs.find(folder))
-        if arrival.name not in self.bank.names():
-            self.bank.add(pack, arrival.name)
-        elif self.bank.read(arrival.name).fingerprint != pack.fingerprint:
+        if task.name not in self.bank.names():
+            self.bank.add(pack, task.name)
+        elif self.bank.read(task.name).fingerprint != pack.fingerprint:
             raise errors.UserError(
-                f"The bank {self.bank.folder} holds another pack '{arrival.name}' than the run in {folder}: remove the "
-                "pack, or use another --bank."
+                f"The pack '{task.name}' in the bank {self.bank.folder} differs from the one of the run {folder}. "
+                "Remove it from the bank, or use another --bank."
             )
 
-    def _run_folder(self, arrival: Arrival) -> str:
-        return os.path.join(self.output_dir, "runs", arrival.name)
+    def _run_folder(self, task: StreamTask) -> str:
+        return os.path.join(self.output_dir, "runs", task.name)
 
-    def _evaluate(self, known: Arrival, after: str) -> Entry:
-        """Scores a pack as it lies in the bank, in a folder of its own."""
-        folder = os.path.join(self.output_dir, "after", after, known.name)
-        results = classification.run(self._settings(known, folder, adapter_pack=self.bank.path(known.name)))
-        return Entry(
-            results.primary_metric,
-            results.metrics,
-            results.loss,
-            results.fingerprints["predictions"],
-            results.collapsed,
-        )
+    def _evaluate(self, task: StreamTask, after: str) -> Evaluation:
+        """Evaluate a pack of the bank, in a separate folder."""
+        folder = os.path.join(self.output_dir, "after", after, task.name)
+        results = classification.run(self._settings(task, folder, adapter_pack=self.bank.path(task.name)))
+        assert results is not None  # do_eval is set
+        predictions = results.fingerprints["predictions"]
+        return Evaluation(results.primary_metric, results.metrics, results.loss, predictions, results.collapsed)
 
-    def _settings(self, arrival: Arrival, folder: str, **changes: Any) -> Settings:
+    def _settings(self, task: StreamTask, folder: str, **changes: Any) -> ClassifierSettings:
         values = dict(self.bank.base.flags(), do_train=False, do_eval=True, do_predict=False, output_dir=folder)
-        values["feature_cache_dir"] = arrival.settings.feature_cache_dir or os.path.join(self.output_dir, "features")
-        return dataclasses.replace(arrival.settings, **dict(values, **changes))
+        values["feature_cache_dir"] = task.settings.feature_cache_dir or os.path.join(self.output_dir, "features")
+        return dataclasses.replace(task.settings, **dict(values, **changes))
 
     def report(self, table: Table) -> Dict[str, Any]:
-        """Everything about the stream so far, for programs."""
+        """Return the content of `stream.json`."""
         equal, compared = compare(table)
         return {
             "tasks": list(table),
-            "table": {after: {name: dataclasses.asdict(entry) for name, entry in row.items()}
-                      for after, row in table.items()},
+            "table": {
+                after: {name: dataclasses.asdict(evaluation) for name, evaluation in row.items()}
+                for after, row in table.items()
+            },
             "comparisons": compared,
             "equal": equal,
             "parameters": self.count_parameters(list(table)),
-        }  # fmt: skip
+        }
 
     def count_parameters(self, names: Sequence[str]) -> Dict[str, float]:
-        """What all these tasks take together, against a fully tuned model for each."""
+        """Count the parameters of the base and of all packs, to compare with a fully tuned model per task."""
         base = parameters.count(self.bank.base.shapes())
         trained = sum(self.bank.read(name).num_parameters for name in names)
         return {
@@ -232,45 +216,39 @@ class Stream:
 
 
 def compare(table: Table) -> Tuple[int, int]:
-    """How many repeated evaluations gave exactly what the first one gave, and how many there were."""
-    equal = compared = 0
-    for after, row in table.items():
-        for name, entry in row.items():
-            if name != after:
-                compared += 1
-                equal += entry == table[name][name]
-    return equal, compared
+    """Return how many repeated evaluations equal the first one of their task, and how many there are."""
+    repeated = [(name, row[name]) for after, row in table.items() for name in row if name != after]
+    return sum(evaluation == table[name][name] for name, evaluation in repeated), len(repeated)
 
 
 def format_table(table: Table) -> List[str]:
-    """Tasks against time: a line for each task, a column for each arrival."""
-    arrivals = list(table)
-    width = max([len(name) for name in arrivals] + [8]) + 6
-    first = max(len(name) + len(table[name][name].metric) for name in arrivals) + 3
-    lines = ["".ljust(first) + "".join(f"after {name}".rjust(width) for name in arrivals)]
-    for name in arrivals:
+    """Return lines of a table with a row for each task and a column for each point in time, and a summary."""
+    rows = []
+    for name in table:
         cells = [_cell(row[name]) if name in row else "" for row in table.values()]
-        label = f"{name} {table[name][name].metric}"
-        lines.append(label.ljust(first) + "".join(cell.rjust(width) for cell in cells))
-    if any(table[name][name].collapsed for name in arrivals):
-        lines.append("* collapsed: all predictions are the same, nothing was learnt")
+        rows.append([f"{name} {table[name][name].metric}", *cells])
+    headers = ["", *(f"after {name}" for name in table)]
+    align = ["left"] + ["right"] * len(table)
+    lines = tabulate.tabulate(rows, headers, "plain", colalign=align, disable_numparse=True).split("\n")
+    if any(table[name][name].collapsed for name in table):
+        lines.append("* collapsed: all predictions are the same, so nothing was learned")
     equal, compared = compare(table)
     if compared:
         lines.append(
-            f"Memory: {equal} of {compared} repeated evaluations equal the first one, scores to the last digit and "
-            "predictions byte by byte."
+            f"Memory: {equal} of {compared} repeated evaluations are identical to the first one, in all scores and "
+            "predictions."
         )
     return lines
 
 
-def _cell(entry: Entry) -> str:
-    return f"{entry.metrics[entry.metric]:.4f}" + ("*" if entry.collapsed else " ")
+def _cell(evaluation: Evaluation) -> str:
+    return f"{evaluation.metrics[evaluation.metric]:.4f}" + ("*" if evaluation.collapsed else "")
 
 
 def format_parameters(counts: Mapping[str, float]) -> str:
-    """One line on what the tasks take together."""
+    """Return a sentence on the number of parameters."""
     return (
-        f"Parameters: {counts['base']:,} of the base + {counts['packs']:,} of the packs = {counts['total']:,}, "
-        f"{counts['times_one_base']:.2f} times one base; full fine-tuning of each task takes "
+        f"Parameters: {counts['base']:,} (base) + {counts['packs']:,} (packs) = {counts['total']:,}, or "
+        f"{counts['times_one_base']:.2f} times the base; full fine-tuning of each task would take "
         f"{counts['times_one_base_by_full_fine_tuning']} times."
     )

@@ -85,18 +85,18 @@ class Predictor:
         errors.check_int("threads", threads, 0)
         path = packs.find(adapter_pack)
         with files.user_errors():
-            weights, head = _resolve_weights(init_checkpoint, path, bert_config_file)
-            self.config = weights.pack.config
+            weights, pack = _resolve_weights(init_checkpoint, path, bert_config_file)
+            self.config = pack.config
             self.max_seq_length = self.config.max_seq_length if max_seq_length is None else max_seq_length
             errors.check_int("max_seq_length", self.max_seq_length, 3)
             modeling.check_sequence_length(self.max_seq_length, self.config.bert_config)
-            tokenizer = _load_tokenizer(weights.pack, path, vocab_file, spm_model_file, weights.files[0].path)
+            tokenizer = _load_tokenizer(pack, path, vocab_file, spm_model_file, weights.files[0].path)
         self._encoder = Encoder((), self.max_seq_length, tokenizer)
         self._is_regression = self.config.head == "regression"
         self._threads = threads or parallel.num_cores()
         # Run batches in parallel, each in one thread: operations on a few sentences are too small to be split.
         self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
-        self._session, self._run = _build(weights, head)
+        self._session, self._run = _build(weights, self.config)
         self._is_open = True
         self.predict(["."])  # warm up: the first run optimizes the graph, which is slow
 
@@ -206,19 +206,22 @@ def _padded(encoded: Sequence[Tuple[List[int], List[int]]]) -> Tuple[np.ndarray,
     return tuple(arrays)
 
 
-def _resolve_weights(init_checkpoint: str, pack: str, bert_config_file: Optional[str]) -> Tuple[loading.Weights, Any]:
-    """Return the weights, checked against their fingerprints, and the head."""
-    pack_config = packs.read_config(pack)
-    if pack_config.head == "span":
+def _resolve_weights(
+    init_checkpoint: str, path: str, bert_config_file: Optional[str]
+) -> Tuple[loading.Weights, packs.Pack]:
+    """Return the weights, checked against their fingerprints, and the pack."""
+    described = packs.read_config(path)
+    if described.head == "span":
         raise errors.UserError(
-            f"The pack {pack} (task {pack_config.task}) is for question answering, but this predictor supports only "
+            f"The pack {path} (task {described.task}) is for question answering, but this predictor supports only "
             "classification and regression. Use run_squad.py --do_predict=true."
         )
-    config, head = pack_config.bert_config, pack_config.make_head()
-    if bert_config_file:
-        config = modeling.BertConfig.from_json_file(bert_config_file)
-    spec = ModelSpec(config, head, pack_config.adapter_config, pack_config.tuning_mode, pack_config.tune_top_layers)
-    return loading.resolve(spec, WeightRequest(init_checkpoint, pack), loading.EVALUATE), head
+    config = modeling.BertConfig.from_json_file(bert_config_file) if bert_config_file else described.bert_config
+    adapter, mode = described.adapter_config, described.tuning_mode
+    spec = ModelSpec(config, described.make_head(), adapter, mode, described.tune_top_layers)
+    weights = loading.resolve(spec, WeightRequest(init_checkpoint, path), loading.EVALUATE)
+    assert weights is not None and weights.pack is not None  # the request names both
+    return weights, weights.pack
 
 
 def _load_tokenizer(
@@ -254,9 +257,9 @@ def _find_tokenizer_file(checkpoint: str, kind: str) -> Tuple[Optional[str], Opt
     return (path, None) if is_wordpiece else (None, path)
 
 
-def _build(weights: loading.Weights, head: Any) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
+def _build(weights: loading.Weights, config: packs.PackConfig) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
     """Return a session with the weights, and a function from (ids, mask, segments) to probabilities or numbers."""
-    config = weights.pack.config
+    head = config.make_head()
     with tf.Graph().as_default() as graph:
         inputs = [tf.placeholder(tf.int32, [None, None], name) for name in ("input_ids", "input_mask", "segment_ids")]
         # The head needs labels for the loss, which is never computed here.
@@ -266,7 +269,13 @@ def _build(weights: loading.Weights, head: Any) -> Tuple[tf.Session, Callable[..
         # TensorFlow 1.15 would create reference variables, which the session's executor does not support.
         with tf.variable_scope(tf.get_variable_scope(), use_resource=True), fused_ops.compiling(False):
             model = modeling.BertModel(
-                config.bert_config, False, *inputs, scope="bert", adapter_fn=config.adapter_config
+                config.bert_config,
+                False,
+                inputs[0],
+                inputs[1],
+                inputs[2],
+                scope="bert",
+                adapter_fn=config.adapter_config,
             )
             output = head.build(model, labels, is_training=False)
         assigner = WeightAssigner(weights.assignments)
