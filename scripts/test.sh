@@ -5,5 +5,6 @@ cd "$(dirname "$0")/.."
 python=$(scripts/setup_venv.sh .venv requirements-dev.txt)
 "$python" -m ruff check .
 "$python" -m ruff format --check --quiet .
+"$python" -m mypy
 # Distribute by class and module, so that shared fixtures are created once.
 "$python" -m pytest --numprocesses=2 --dist=loadscope "$@"

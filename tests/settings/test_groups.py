@@ -57,7 +57,7 @@ def test_a_value_outside_its_limits_is_an_error(name, valid, invalid, expected):
         ({"adapter_activation": "rely"}, ["activation", "rely", "Did you mean 'relu'?"]),
         ({"adapter_size": 0}, ["adapter size", 0]),
         ({"adapter_placement": "below"}, ["placement", "below", "attention, feedforward"]),
-        ({"tuning_mode": "top_layers"}, ["top_layers", "1 or more"]),
+        ({"tuning_mode": "top_layers"}, ["top_layers", "at least 1"]),
         ({"tune_top_layers": 2}, ["top_layers", "adapter", 2]),
         ({"train_batch_size": 8, "gradient_accumulation_steps": 3}, ["--gradient_accumulation_steps=3", "=8"]),
         ({"adapter_pack": "x.safetensors"}, ["--adapter_pack=x.safetensors", "--init_checkpoint"]),

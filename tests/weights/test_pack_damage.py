@@ -188,7 +188,7 @@ def test_a_missing_key_is_named(rejection, content, key):
             ({"size": 2, "kind": "houlsby"}, ["kind"]),
             ({"size": 2, "layers": []}, ["layers", "[]"]),
             ({"size": 2, "layers": [0, 0]}, ["layers", "[0, 0]"]),
-            ({"size": 2, "layers": [1]}, ["layer 1"]),
+            ({"size": 2, "layers": [1]}, ["layers", "1 layers"]),
             ({"size": 2, "layers": "all"}, ["layers"]),
             ({"size": 2, "placement": "pfeiffer"}, ["pfeiffer"]),
             ({"size": 2, "placement": "attention"}, ["4 tensors"]),
