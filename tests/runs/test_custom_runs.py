@@ -1,4 +1,4 @@
-"""Regression and own data through the whole entry point, in this process, on a tiny BERT."""
+"""Regression and custom data from files to results, with a tiny BERT."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TestRegression:
         assert [row[0] for row in rows[1:]] == [str(index) for index in range(30)]
         np.testing.assert_allclose([float(row[1]) for row in rows[1:]], np.clip(values, 0, 5), atol=5e-4)
 
-    def test_a_score_outside_of_the_scale_is_refused_with_its_line(self, stsb):
+    def test_a_score_out_of_range_is_an_error_with_its_line(self, stsb):
         path = os.path.join(stsb["data_dir"], "train.tsv")
         with open(path) as file:
             lines = file.read().replace("2.500\n", "7.500\n", 1)
@@ -94,7 +94,7 @@ class TestRegression:
         assert re.search(r"train.tsv, line \d+: STS-B expects a finite number from 0 to 5 .*'7.500'",
                          error_of(stsb, do_train=True))  # fmt: skip
 
-    def test_class_weights_do_not_go_with_it(self, stsb):
+    def test_a_regression_has_no_class_weights(self, stsb):
         assert "--class_weights=balanced" in error_of(stsb, do_train=True, class_weights="balanced")
 
 
@@ -123,8 +123,8 @@ def reviews(tiny_bert, tmp_path):
     )
 
 
-class TestOwnData:
-    def test_a_csv_file_is_all_it_takes(self, reviews, tmp_path):
+class TestCustomData:
+    def test_a_csv_file_is_trained_evaluated_and_predicted(self, reviews, tmp_path):
         test_file = tmp_path / "new.csv"
         test_file.write_text("review\nthe cat is big\nthe cat are big\n")
         run(reviews, do_train=True, do_eval=True, do_predict=True, test_file=str(test_file))
@@ -142,7 +142,7 @@ class TestOwnData:
             assert file.read() == "index\tprediction\n0\t{}\n1\t{}\n".format(*words)
 
     @pytest.mark.long
-    def test_labels_are_remembered_where_the_training_file_is_gone(self, reviews, tmp_path):
+    def test_labels_are_recorded(self, reviews, tmp_path):
         run(reviews, do_train=True)
         test_file = tmp_path / "new.jsonl"
         test_file.write_text('{"review": "the cat is big"}\n{"review": ""}\n')
@@ -207,11 +207,11 @@ class TestOwnData:
             losses.append(read_results(folder)["eval_loss"])
         assert losses[0] != losses[1]
 
-    def test_an_untrained_head_is_not_asked_for_predictions(self, reviews):
+    def test_an_untrained_head_does_not_predict(self, reviews):
         message = error_of(reviews, do_predict=True, test_file=reviews["train_file"])
         assert "no trained head" in message
 
-    def test_texts_on_both_sides_and_labels_that_differ_in_case_are_told(self, reviews, tmp_path, monkeypatch):
+    def test_a_warning_names_overlapping_texts_and_labels_that_differ_in_case(self, reviews, tmp_path, monkeypatch):
         warnings = []
         monkeypatch.setattr(tf.logging, "warning", lambda message, *values: warnings.append(message % values))
         path = tmp_path / "case.csv"
@@ -225,7 +225,7 @@ class TestOwnData:
         assert "30 of 30 dev texts also appear in the training set; dev scores will be optimistic." in warnings
 
     @pytest.mark.long
-    def test_numbers_can_be_learnt_from_own_data(self, reviews, tmp_path):
+    def test_a_regression_on_custom_data(self, reviews, tmp_path):
         path = tmp_path / "stars.tsv"
         rows = [f"the cat {'is' if index % 2 else 'are'} big {index}\t{index % 2 * 3 - 1}.5" for index in range(40)]
         path.write_text("review\tstars\n" + "\n".join(rows) + "\n")
@@ -251,7 +251,7 @@ class TestOwnData:
             ({"train_file": None, "test_file": "x.csv", "do_train": False}, "Evaluation needs --dev_file, or"),
         ],
     )
-    def test_mistakes_are_told_before_anything_is_written(self, reviews, changes, expected):
+    def test_errors_come_before_anything_is_written(self, reviews, changes, expected):
         assert expected in error_of(reviews, **dict({"do_train": True, "do_eval": True}, **changes))
 
     def test_a_label_that_training_has_not_seen_is_refused_with_its_line(self, reviews, tmp_path):

@@ -1,4 +1,4 @@
-"""SQuAD through the same house: the command line of the original, checkpoints, packs, scores, files, refusals."""
+"""`run_squad.py`: the flags of the original, checkpoints, packs, scores, files and errors."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_a_file_without_answers_is_answered_and_not_scored(trained, tmp_path):
     assert sorted(os.listdir(str(tmp_path / "out"))) == sorted(OUTPUTS)
 
 
-def test_scores_of_before_are_not_taken_for_those_of_new_answers(trained, tmp_path, log):
+def test_a_warning_names_scores_of_earlier_answers(trained, tmp_path, log):
     flags, _ = trained
     content = read_json(flags["predict_file"])
     for paragraph in content["data"][0]["paragraphs"]:
@@ -287,7 +287,7 @@ def test_scores_of_before_are_not_taken_for_those_of_new_answers(trained, tmp_pa
 
 
 @pytest.mark.long
-def test_a_run_keeps_its_name(tiny_bert, data, tmp_path):
+def test_a_run_keeps_its_task_name(tiny_bert, data, tmp_path):
     flags = flags_for(tiny_bert, data, str(tmp_path / "out"), num_train_epochs=0.1)
     run_task(**flags, do_train=True, task_name="handbook")
     run_task(**flags, do_eval=True)
@@ -297,7 +297,7 @@ def test_a_run_keeps_its_name(tiny_bert, data, tmp_path):
     assert read_json(elsewhere["output_dir"], JSON_FILE)["task"] == "handbook"
 
 
-def test_a_pack_of_the_other_version_and_its_threshold_are_told(trained_2, data, tmp_path, log):
+def test_the_log_names_the_version_and_threshold_of_the_training(trained_2, data, tmp_path, log):
     """Where the file has no answers, nothing else could tell."""
     content = read_json(trained_2["predict_file"])
     for paragraph in content["data"][0]["paragraphs"]:
@@ -317,7 +317,7 @@ def test_a_pack_of_the_other_version_and_its_threshold_are_told(trained_2, data,
     assert "The weights were trained with --version_2_with_negative=True; it is False now." in "\n".join(log)
 
 
-def test_good_texts_that_the_threshold_leaves_out_are_no_collapse(trained_2, tmp_path, log):
+def test_answers_below_the_threshold_are_not_a_collapse(trained_2, tmp_path, log):
     flags = dict(trained_2, output_dir=str(tmp_path / "out"), adapter_pack=trained_2["output_dir"])
     run_task(**flags, do_eval=True, null_score_diff_threshold=-1e6)
     assert "No question was answered" in "\n".join(log)
@@ -409,7 +409,7 @@ BAD_COMMANDS = {
 
 
 @pytest.mark.parametrize("case", list(BAD_COMMANDS))
-def test_a_bad_command_is_refused_before_anything_is_written(tiny_bert, data, tmp_path, case):
+def test_errors_come_before_anything_is_written(tiny_bert, data, tmp_path, case):
     changes, expected = BAD_COMMANDS[case]
     changes = {
         name: os.path.join(data, value) if name.endswith("_file") and value else value
@@ -427,7 +427,7 @@ def test_answers_never_overwrite_the_questions(tiny_bert, data, tmp_path):
     assert "would overwrite" in message_of(run_task, **flags, do_predict=True)
 
 
-def test_other_data_is_another_run(trained, data, tmp_path):
+def test_a_run_does_not_continue_with_other_data(trained, data, tmp_path):
     flags, _ = trained
     other = write_squad(str(tmp_path / "train.json"), 95)
     message = message_of(run_task, **dict(flags, train_file=other), do_train=True)
@@ -435,7 +435,7 @@ def test_other_data_is_another_run(trained, data, tmp_path):
     assert "--doc_stride was 9, is 8" in message_of(run_task, **dict(flags, doc_stride=8), do_train=True)
 
 
-def test_questions_that_cannot_be_trained_on_are_named_if_asked_for(tiny_bert, tmp_path, log):
+def test_verbose_logging_names_questions_not_used_for_training(tiny_bert, tmp_path, log):
     content = {"data": [{"paragraphs": squad_paragraphs(12)}]}
     content["data"][0]["paragraphs"][5]["qas"][0]["answers"][0]["text"] = "purple"
     path = tmp_path / "train.json"
@@ -446,7 +446,7 @@ def test_questions_that_cannot_be_trained_on_are_named_if_asked_for(tiny_bert, t
     assert "Not used for training: q5" in "\n".join(log)
 
 
-def test_what_a_file_holds_is_told_and_what_is_trained_on_too(tiny_bert, data, tmp_path, log):
+def test_the_log_summarizes_files_and_warns_of_overlap(tiny_bert, data, tmp_path, log):
     path = write_squad(str(tmp_path / "dev.json"), 12, 90)
     settings_ = run_squad.SquadSettings(
         **flags_for(tiny_bert, data, "out", predict_file=path), do_train=True, do_eval=True
