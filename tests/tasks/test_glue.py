@@ -10,7 +10,7 @@ import pytest
 from adapter_bert import tasks
 from adapter_bert.evaluation import metrics as scoring
 from adapter_bert.tasks import glue
-from adapter_bert.tasks.processors import XnliProcessor
+from adapter_bert.tasks.processors import ColaProcessor, MnliProcessor, MrpcProcessor, XnliProcessor
 from adapter_bert.tasks.task import read_rows
 from tests.helpers import SHARED, as_tuples, assert_mentions, message_of, write_file
 
@@ -243,6 +243,18 @@ def test_a_task_reads_the_texts_and_labels_of_its_published_files(tmp_path, task
     write_file(tmp_path, file, content)
     rows = enumerate(expected, start=int(header))
     assert read(task_name, tmp_path, split) == [(f"{split}-{number}", *example) for number, example in rows]
+
+
+@pytest.mark.parametrize(
+    "processor, task_name", [(ColaProcessor, "CoLA"), (MrpcProcessor, "MRPC"), (MnliProcessor, "MNLI")]
+)
+def test_a_processor_returns_the_examples_of_its_task(tmp_path, processor, task_name):
+    for file, (content, _) in LAYOUTS[task_name].items():
+        write_file(tmp_path, file, content)
+    for split in ("train", "dev", "test"):
+        examples = getattr(processor(), f"get_{split}_examples")(str(tmp_path))
+        assert as_tuples(examples) == read(task_name, tmp_path, split) != []
+    assert processor().get_labels() == list(tasks.get(task_name).labels)
 
 
 # Another order of the classes would break every model trained before.
