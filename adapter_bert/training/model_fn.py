@@ -19,6 +19,7 @@ from adapter_bert.model.spec import ModelSpec
 from adapter_bert.weights import checkpoints, loading, packs
 from adapter_bert.weights.assigner import WeightAssigner
 from adapter_bert.weights.loading import Assignment, WeightRequest, Weights
+from adapter_layers import AdapterConfig
 
 Features = Mapping[str, tf.Tensor]
 CPU_OR_GPU = Device()
@@ -243,9 +244,8 @@ def notebook_model_fn(
     weights = None
     if adapter_pack:
         weights = loading.resolve(spec, WeightRequest(init_checkpoint, adapter_pack), loading.TRAIN)
-        adapter = adapter_layers.get_adapter(adapter_fn)
+        adapter = AdapterConfig() if adapter_fn == "feedforward_adapter" else adapter_fn
         if weights and weights.pack:
-            known = adapter if isinstance(adapter, adapter_layers.AdapterConfig) else None
-            packs.check_adapter(weights.pack, adapter_pack, known)
+            packs.check_adapter(weights.pack, adapter_pack, adapter if isinstance(adapter, AdapterConfig) else None)
     plan = TrainingPlan(Schedule(learning_rate, num_train_steps or 0, num_warmup_steps or 0))
     return ModelFn(spec, weights, plan, Device(use_tpu=use_tpu), init_checkpoint)
