@@ -7,21 +7,19 @@ Variable names are those of Google's checkpoints, which load unchanged.
 from __future__ import annotations
 
 import collections
-import contextlib
 import copy
 import functools
 import inspect
 import json
 import re
-import zlib
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
 from adapter_bert.common import errors
-from adapter_bert.devices import compat
 from adapter_bert.model import fused_ops
+from adapter_bert.model.dropout import dropout, dropout_seed, next_pass
 from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (published names)
 
 LAYER_NORM_EPSILON = 1e-12
@@ -170,7 +168,7 @@ class BertModel:
         if token_type_ids is None:
             token_type_ids = tf.zeros_like(input_ids, tf.int32)
 
-        with tf.variable_scope(scope, default_name="bert"), _next_pass():
+        with tf.variable_scope(scope, default_name="bert"), next_pass():
             with tf.variable_scope("embeddings"):
                 words, self.embedding_table = embedding_lookup(input_ids, config, use_one_hot_embeddings)
                 self.embedding_output = embedding_postprocessor(words, token_type_ids, config)
@@ -210,64 +208,6 @@ class BertModel:
 def create_initializer(initializer_range: float = 0.02) -> Callable:
     """Return the initializer of BERT's weights."""
     return tf.truncated_normal_initializer(stddev=initializer_range)
-
-
-def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
-    """Apply dropout; return the tensor unchanged if the rate is zero."""
-    return fused_ops.dropout(x, dropout_seed(), rate) if rate else x
-
-
-# Stack of the active dropout stream numbers.
-_streams: List[Union[int, tf.Tensor]] = [0]
-# Stack of the numbers of networks that share variables, e.g. two towers.
-_passes: List[int] = [0]
-# Graph collection with the variable scope of each network.
-_SCOPES = "bert_model_scopes"
-
-
-@contextlib.contextmanager
-def _next_pass() -> Iterator[None]:
-    """Give the network built in this context other dropout masks than earlier networks in its variable scope."""
-    scope = tf.get_variable_scope().name
-    _passes.append(tf.get_collection(_SCOPES).count(scope))
-    tf.add_to_collection(_SCOPES, scope)
-    try:
-        yield
-    finally:
-        _passes.pop()
-
-
-@contextlib.contextmanager
-def dropout_stream(number: Union[int, tf.Tensor]) -> Iterator[None]:
-    """Give the graph built in this context, e.g. a loop body, its own dropout masks for each number (int32 scalar).
-
-    Streams can be nested; the masks then depend on all numbers.
-    """
-    _streams.append(_streams[-1] * 2**16 + number)
-    try:
-        yield
-    finally:
-        _streams.pop()
-
-
-def dropout_seed() -> tf.Tensor:
-    """Return the seed, int32 [2], of the dropout in this variable scope, which has at most one.
-
-    If the graph has a seed and a global step, the seed depends on both, on the scope's name, on the `BertModel` of that
-    scope and on the `dropout_stream`, so that an interrupted run continues with the same dropout masks. The masks
-    change only with the step, and the cores of a TPU share them. Otherwise each session run draws a new seed.
-    """
-    scope = tf.get_variable_scope().name
-
-    def draw() -> tf.Tensor:
-        seed, step = tf.get_default_graph().seed, tf.train.get_global_step()
-        if seed is None or step is None:
-            return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
-        name = f"{seed}/{scope}" + (f"/{_passes[-1]}" if _passes[-1] else "")
-        place = zlib.crc32(name.encode()) & 0x7FFFFFFF
-        return compat.random_int32([2], [place + tf.convert_to_tensor(_streams[-1]), tf.cast(step, tf.int32)])
-
-    return fused_ops.drawn_once(scope, draw)
 
 
 def layer_norm(x: tf.Tensor, residual: Optional[tf.Tensor] = None, name: str = "LayerNorm") -> tf.Tensor:
@@ -487,30 +427,3 @@ def get_assignment_map_from_checkpoint(
     )
     initialized = {form: 1 for name in assignment_map for form in (name, name + ":0")}
     return assignment_map, initialized
-
-
-def describe_mismatch(
-    expected: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]], named: int = 3
-) -> Optional[str]:
-    """Describe in one sentence why variables do not match; return None if they do.
-
-    Args:
-      expected: name -> shape of the required variables.
-      found: name -> shape of the available variables; extra ones are ignored.
-      named: maximum number of variables to list by name.
-    """
-    missing = [name for name in expected if name not in found]
-    other = [name for name in expected if name in found and list(found[name]) != list(expected[name])]
-    if not missing and not other:
-        return None
-    parts = []
-    if missing:
-        more = ", …" if len(missing) > named else ""
-        parts.append("{} missing ({}{})".format(len(missing), ", ".join(missing[:named]), more))
-    if other:
-        shapes = [f"{name} is {list(found[name])} where the model has {list(expected[name])}" for name in other[:named]]
-        parts.append(
-            "{} of another shape ({}{})".format(len(other), "; ".join(shapes), "; …" if len(other) > named else "")
-        )
-    fitting = len(expected) - len(missing) - len(other)
-    return "{} of {} variables match; {}.".format(fitting, len(expected), ", ".join(parts))

@@ -18,6 +18,7 @@ ORDER = [
         "adapter_bert.model.adapter_config",
         "adapter_bert.model.tuning_modes",
         "adapter_bert.model.fused_ops",
+        "adapter_bert.model.dropout",
     ],
     ["adapter_layers", "modeling", "optimization"],
     ["adapter_bert.model"],

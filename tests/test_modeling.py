@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import errors
+from adapter_bert.model import parameters
 from adapter_layers import AdapterConfig
 from tests.helpers import assert_mentions, message_of
 
@@ -594,22 +595,22 @@ def test_a_checkpoint_of_plain_bert_loads_into_a_network_with_adapters(tmp_path)
 
 
 def test_a_checkpoint_fits_that_holds_all_and_more():
-    assert modeling.describe_mismatch({"a": [2, 3]}, {"a": (2, 3), "global_step": ()}) is None
+    assert parameters.describe_mismatch({"a": [2, 3]}, {"a": (2, 3), "global_step": ()}) is None
 
 
 def test_what_a_checkpoint_lacks_is_counted_and_named():
-    one = modeling.describe_mismatch({"a": [1], "b": [1]}, {"b": [1]})
+    one = parameters.describe_mismatch({"a": [1], "b": [1]}, {"b": [1]})
     assert one == "1 of 2 variables match; 1 missing (a)."
     expected = {name: [1] for name in "abcde"}
-    assert modeling.describe_mismatch(expected, {}) == "0 of 5 variables match; 5 missing (a, b, c, …)."
-    assert modeling.describe_mismatch(expected, {}, named=1) == "0 of 5 variables match; 5 missing (a, …)."
+    assert parameters.describe_mismatch(expected, {}) == "0 of 5 variables match; 5 missing (a, b, c, …)."
+    assert parameters.describe_mismatch(expected, {}, named=1) == "0 of 5 variables match; 5 missing (a, …)."
 
 
 def test_other_shapes_are_said_on_both_sides():
-    assert modeling.describe_mismatch({"a": [768, 64], "b": [4]}, {"a": (768, 8), "b": (4,)}) == (
+    assert parameters.describe_mismatch({"a": [768, 64], "b": [4]}, {"a": (768, 8), "b": (4,)}) == (
         "1 of 2 variables match; 1 of another shape (a is [768, 8] where the model has [768, 64])."
     )
-    both = modeling.describe_mismatch({"a": [1], "b": [2], "c": [3]}, {"b": [5], "c": [3]}, named=1)
+    both = parameters.describe_mismatch({"a": [1], "b": [2], "c": [3]}, {"b": [5], "c": [3]}, named=1)
     assert both == ("1 of 3 variables match; 1 missing (a), 1 of another shape (b is [5] where the model has [2]).")
 
 

@@ -524,7 +524,7 @@ def test_the_original_five_arguments_train_adapters():
     assert before["bert/encoder/layer_0/output/adapters/weights1"].shape == (16, 64)
 
 
-def test_plain_bert_with_the_original_five_arguments_is_refused_in_one_sentence():
+def test_plain_bert_with_the_five_original_arguments_is_an_error():
     with tf.Graph().as_default():
         loss = build_classifier(None)
         with pytest.raises(UserError, match="the model has no adapters"):

@@ -53,6 +53,7 @@ def serving_config() -> tf.ConfigProto:
 
 
 @functools.lru_cache(maxsize=None)
+@functools.lru_cache(maxsize=None)
 def tpu_cluster(device: Device) -> Any:
     """Connect to the Cloud TPU and return its cluster; return None if the device is not a Cloud TPU.
 

@@ -43,11 +43,6 @@ class Scores:
 Scorer = Callable[[Sequence[Row]], Scores]
 
 
-def rows_of(batch: Row) -> List[Row]:
-    """Return the rows of a batch of predictions, without padding examples."""
-    return [row for row in _all_rows(batch) if row["is_real_example"]]
-
-
 def _all_rows(batch: Row) -> List[Row]:
     count = len(batch["is_real_example"])
     return [{name: values[index] for name, values in batch.items()} for index in range(count)]

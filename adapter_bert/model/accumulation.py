@@ -6,7 +6,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
-import modeling
+from adapter_bert.model.dropout import dropout_stream
 
 Features = Mapping[str, tf.Tensor]
 
@@ -46,7 +46,7 @@ def accumulate(
     split = _split(features, parts)
 
     def part_loss(part: Union[int, tf.Tensor]) -> tf.Tensor:
-        with modeling.dropout_stream(part):
+        with dropout_stream(part):
             return loss_of({name: values[part] for name, values in split.items()})
 
     first = part_loss(0)

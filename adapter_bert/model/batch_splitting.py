@@ -13,6 +13,7 @@ from typing import Callable, Dict
 import tensorflow.compat.v1 as tf
 
 import modeling
+from adapter_bert.model.dropout import dropout_stream
 from adapter_bert.model.heads import HeadOutput
 
 Features = Dict[str, tf.Tensor]
@@ -31,9 +32,9 @@ def run_in_two(build: Callable[[Features], HeadOutput], features: Features) -> H
     middle = size // 2
     # A single example goes into both halves: a network cannot run on an empty batch.
     end = middle if isinstance(size, int) else tf.maximum(middle, 1)
-    with modeling.dropout_stream(0):
+    with dropout_stream(0):
         first = build({name: values[:end] for name, values in features.items()})
-    with modeling.dropout_stream(1), tf.variable_scope(tf.get_variable_scope(), reuse=True):
+    with dropout_stream(1), tf.variable_scope(tf.get_variable_scope(), reuse=True):
         second = build({name: values[middle:] for name, values in features.items()})
     joined = {}
     for field in dataclasses.fields(HeadOutput):

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import errors
+from adapter_bert.model.dropout import dropout
 
 # Dropout rate before the head; fixed in the original scripts.
 HEAD_DROPOUT = 0.1
@@ -192,7 +193,7 @@ def _variables(scope: str, units: int, hidden: int) -> Tuple[tf.Variable, tf.Var
 
 def _linear(model: modeling.BertModel, units: int, is_training: bool) -> tf.Tensor:
     """Apply a linear layer to the pooled output: float [B, units]."""
-    pooled = modeling.dropout(model.get_pooled_output(), HEAD_DROPOUT if is_training else 0.0)
+    pooled = dropout(model.get_pooled_output(), HEAD_DROPOUT if is_training else 0.0)
     weights, bias = _variables("", units, pooled.shape.as_list()[-1])
     return tf.nn.bias_add(tf.matmul(pooled, weights, transpose_b=True), bias)
 

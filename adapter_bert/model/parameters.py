@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Collection, DefaultDict, List, Mapping, Optional, Tuple
+from typing import Any, Collection, DefaultDict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -79,3 +79,30 @@ def parameter_table(shapes: Shapes, trained: Collection[str]) -> List[str]:
     lines.append(f"***** Total Parameters = {total} *****")
     lines.append(f"***** Total Trainable Parameters = {count(shapes, trained)} *****")
     return lines
+
+
+def describe_mismatch(
+    expected: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]], named: int = 3
+) -> Optional[str]:
+    """Describe in one sentence why variables do not match; return None if they do.
+
+    Args:
+      expected: name -> shape of the required variables.
+      found: name -> shape of the available variables; extra ones are ignored.
+      named: maximum number of variables to list by name.
+    """
+    missing = [name for name in expected if name not in found]
+    other = [name for name in expected if name in found and list(found[name]) != list(expected[name])]
+    if not missing and not other:
+        return None
+    parts = []
+    if missing:
+        more = ", …" if len(missing) > named else ""
+        parts.append("{} missing ({}{})".format(len(missing), ", ".join(missing[:named]), more))
+    if other:
+        shapes = [f"{name} is {list(found[name])} where the model has {list(expected[name])}" for name in other[:named]]
+        parts.append(
+            "{} of another shape ({}{})".format(len(other), "; ".join(shapes), "; …" if len(other) > named else "")
+        )
+    fitting = len(expected) - len(missing) - len(other)
+    return "{} of {} variables match; {}.".format(fitting, len(expected), ", ".join(parts))

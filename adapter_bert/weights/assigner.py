@@ -7,6 +7,7 @@ from typing import Collection, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 import optimization
+from adapter_bert.devices import compat
 from adapter_bert.weights.loading import Assignment
 
 
@@ -39,7 +40,5 @@ class WeightAssigner:
         for assignment in self._assignments:
             for name, value in (assignment.values or {}).items():
                 if name not in skip:
-                    initializer = self._variables[name].initializer
-                    if isinstance(initializer, tf.Tensor):  # TensorFlow 1.15, after `replace_initializers`
-                        initializer = initializer.op
+                    initializer = compat.initializer_op(self._variables[name])
                     session.run(initializer, {initializer.inputs[1]: value})

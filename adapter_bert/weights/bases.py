@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tokenization
 from adapter_bert.common import errors, text
+from adapter_bert.model import parameters
 from adapter_bert.weights import checkpoints, fingerprints
 
 CONFIG_NAME, VOCAB_NAME, CHECKPOINT_NAME = "bert_config.json", "vocab.txt", "bert_model.ckpt"
@@ -160,7 +161,7 @@ class Base:
 
     def _each_tensor(self) -> Iterator[Tuple[str, np.ndarray]]:
         shapes = self.shapes()
-        mismatch = modeling.describe_mismatch(shapes, checkpoints.read_shapes(self.checkpoint))
+        mismatch = parameters.describe_mismatch(shapes, checkpoints.read_shapes(self.checkpoint))
         if mismatch:
             raise errors.UserError(f"The checkpoint {self.checkpoint} does not match {self.config_file}: {mismatch}")
         return checkpoints.each_tensor(self.checkpoint, list(shapes))

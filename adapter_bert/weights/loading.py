@@ -12,7 +12,6 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import modeling
 import optimization
 from adapter_bert.common import errors
 from adapter_bert.model import parameters
@@ -293,7 +292,7 @@ class _Resolver:
         if top.pack:
             packs.check_architecture(top.pack, top.path, self._spec.config.to_dict(), "this model")
         base = {name: self._spec.shapes[name] for name in self._spec.base_names}
-        mismatch = modeling.describe_mismatch(base, found)
+        mismatch = parameters.describe_mismatch(base, found)
         if mismatch:
             raise errors.UserError(f"The {top} does not fit this model: {mismatch}")
         self._check_adapters(top, found)
@@ -311,7 +310,7 @@ class _Resolver:
 
     def _uses_head(self, top: WeightFile, found: parameters.Shapes, for_training: bool, has_adapters: bool) -> bool:
         """Return whether the head in the files belongs to this task; raise an error if it must but does not."""
-        mismatch = modeling.describe_mismatch(self._head, found)
+        mismatch = parameters.describe_mismatch(self._head, found)
         if top.pack and top.pack.config.head != self._spec.head.kind:
             mismatch = f"its type is {top.pack.config.head}, this task's is {self._spec.head.kind}."
         has_head = bool(top.pack) or any(name in found for name in self._head)
@@ -341,7 +340,7 @@ class _Resolver:
                 f"The {file} contains adapters that this model does not have ({len(unknown)} variables, e.g. "
                 f"{unknown[0]}): use the --tuning_mode, --adapter_layers and --adapter_placement of its training."
             )
-        mismatch = modeling.describe_mismatch(self._adapters, found)
+        mismatch = parameters.describe_mismatch(self._adapters, found)
         if mismatch and in_files:
             raise errors.UserError(
                 f"The {file} contains other adapters than this model: {mismatch} Use the --adapter_size, "
@@ -380,7 +379,7 @@ class _Resolver:
     def _check_own(
         self, folder: RunFolder, file: WeightFile, found: parameters.Shapes, expected: parameters.Shapes
     ) -> None:
-        mismatch = modeling.describe_mismatch(expected, found)
+        mismatch = parameters.describe_mismatch(expected, found)
         if mismatch:
             raise errors.UserError(
                 f"The output folder {folder.path} contains a run of another model ({file.path}): {mismatch} Use "
@@ -406,8 +405,8 @@ class _Resolver:
                     f"The training cannot continue from {file.path}: {prefix}.*, the state of its optimizer, is "
                     "missing. Restore it, or use another --output_dir."
                 )
-        mismatch = modeling.describe_mismatch(slots, checkpoints.read_shapes(prefix)) or (
-            modeling.describe_mismatch({"global_step": ()}, file.shapes)
+        mismatch = parameters.describe_mismatch(slots, checkpoints.read_shapes(prefix)) or (
+            parameters.describe_mismatch({"global_step": ()}, file.shapes)
         )
         if mismatch:
             raise errors.UserError(f"The training cannot continue from {prefix}: {mismatch} Use another --output_dir.")

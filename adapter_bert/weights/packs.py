@@ -18,9 +18,9 @@ import numpy as np
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
-import modeling
 import optimization
 from adapter_bert.common import errors, files
+from adapter_bert.model import parameters
 from adapter_bert.weights import bases, fingerprints, pack_config
 from adapter_bert.weights.pack_config import CHECKSUM, FORMAT, METADATA_KEY, PackConfig
 from adapter_layers import AdapterConfig
@@ -192,7 +192,7 @@ def check(pack: Pack, where: str) -> None:
     except (errors.UserError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise errors.UserError(f"{where} has an invalid {METADATA_KEY}: {errors.reason(error)}.") from None
     found = pack.shapes()
-    mismatch = modeling.describe_mismatch(expected, found)
+    mismatch = parameters.describe_mismatch(expected, found)
     if mismatch:
         raise errors.UserError(f"{where} does not contain the tensors that its {METADATA_KEY} requires: {mismatch}")
     unknown = sorted(set(found) - set(expected))

@@ -10,6 +10,7 @@ import adapter_layers
 import modeling
 import optimization
 from adapter_bert.model import accumulation
+from adapter_bert.model.dropout import dropout_stream
 from adapter_bert.model.heads import ClassificationHead
 from tests.helpers import tiny_config
 
@@ -83,7 +84,7 @@ def test_parts_drop_other_values():
         session.run(tf.global_variables_initializer())
         dropped = []
         for part in (0, 1, tf.constant(1)):
-            with modeling.dropout_stream(part):
+            with dropout_stream(part):
                 dropped.append(session.run(modeling.dropout(tf.ones([1000]), 0.5)))
         assert (dropped[0] != dropped[1]).mean() > 0.3
         np.testing.assert_array_equal(dropped[1], dropped[2])

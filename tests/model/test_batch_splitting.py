@@ -10,6 +10,7 @@ import adapter_layers
 import modeling
 import optimization
 from adapter_bert.model import batch_splitting, heads
+from adapter_bert.model.dropout import dropout_stream
 from adapter_bert.model.heads import ClassificationHead, HeadOutput, RegressionHead, SpanHead
 from tests.helpers import tiny_config
 
@@ -90,7 +91,7 @@ def test_halves_drop_other_values(repeated):
         return HeadOutput(None, None, features["input_ids"])
 
     def drop(number) -> np.ndarray:
-        with modeling.dropout_stream(number):
+        with dropout_stream(number):
             batch_splitting.run_in_two(build, {"input_ids": tf.zeros([4, 5], tf.int32)})
         return np.concatenate(session.run(built[-2:]))
 

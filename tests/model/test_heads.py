@@ -64,7 +64,7 @@ def test_class_weights_count_in_the_training_loss_and_nowhere_else():
     assert loss != pytest.approx(np.mean(losses), rel=1e-2)
 
 
-def test_fillers_are_marked_and_without_a_mark_every_example_is_real():
+def test_padding_examples_are_marked_and_unmarked_examples_are_real():
     _, _, rows = build(RegressionHead(), np.zeros(3, np.float32))
     assert rows["is_real_example"].tolist() == [1, 1, 1]
     assert rows["is_real_example"].dtype == np.int32

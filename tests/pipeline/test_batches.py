@@ -439,9 +439,9 @@ class TestRun:
         with open(os.path.join(given["output_dir"], packs.FILE_NAME), "w"):
             pass  # something that can be continued
         path = os.path.join(given["output_dir"], SETTINGS_FILE)
-        noted = read_json_object(path)
-        assert noted.pop("pad_to_max_seq_length") is True
-        write_json(path, noted)
+        recorded = read_json_object(path)
+        assert recorded.pop("pad_to_max_seq_length") is True
+        write_json(path, recorded)
         assert folder.check_same_run(padded, {}).recorded
         with pytest.raises(Exception, match="--pad_to_max_seq_length was True, is False"):
             folder.check_same_run(ClassifierSettings(**same), {})

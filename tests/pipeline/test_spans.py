@@ -17,7 +17,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tokenization
-from adapter_bert.evaluation.scores import rows_of
+from adapter_bert.evaluation.scores import predicted_rows
 from adapter_bert.model.heads import SpanHead
 from adapter_bert.pipeline import spans, tfrecords
 from adapter_bert.pipeline.feature_store import FeatureStore, num_records
@@ -353,7 +353,7 @@ def test_records_contain_what_the_network_reads(tokenizer, tmp_path, processes):
     input_fn = file_based_input_fn_builder(path, SMALL.max_seq_length, False, True, label_types=SpanHead.label_types)
     batches = run_batches(input_fn, 8)
     assert sum(len(batch["input_ids"]) for batch in batches) == len(serialized) == -(-len(made) // 8) * 8
-    rows = [row for batch in batches for row in rows_of(batch)]
+    rows = list(predicted_rows(batches, len(serialized), "predictions"))
     assert len(rows) == len(made) and len(made) % 8 != 0, "padding windows are excluded, and there are some"
     for row, features in zip(rows, made):
         expected = {name: values[0] for name, values in features.as_lists().items()}

@@ -157,7 +157,7 @@ class TestCustomData:
         assert len(texts[0].split("\n")) == 4
 
     @pytest.mark.long
-    def test_a_later_evaluation_scores_the_same_rows_and_a_changed_file_is_refused(self, reviews):
+    def test_a_later_evaluation_scores_the_same_rows_and_rejects_a_changed_file(self, reviews):
         run(reviews, do_train=True, do_eval=True)
         first = read_results(reviews["output_dir"])
         run(reviews, do_eval=True)
@@ -254,13 +254,13 @@ class TestCustomData:
     def test_errors_come_before_anything_is_written(self, reviews, changes, expected):
         assert expected in error_of(reviews, **dict({"do_train": True, "do_eval": True}, **changes))
 
-    def test_a_label_that_training_has_not_seen_is_refused_with_its_line(self, reviews, tmp_path):
+    def test_a_label_unknown_to_the_training_is_an_error_with_its_line(self, reviews, tmp_path):
         dev_file = tmp_path / "dev.csv"
         dev_file.write_text("review,verdict\nthe cat is big,good\nthe dog is big,splendid\n")
         message = error_of(reviews, do_train=True, do_eval=True, dev_file=str(dev_file))
         assert "dev.csv, line 3" in message and "splendid" in message
 
-    def test_a_byte_that_does_not_fit_the_encoding_is_refused_with_line_and_a_way_out(self, reviews):
+    def test_an_undecodable_byte_is_an_error_with_its_line_and_a_remedy(self, reviews):
         with open(reviews["train_file"], "ab") as file:
             file.write(b"99,caf\xe9,good\n")
         message = error_of(reviews, do_train=True, encoding="utf-8")

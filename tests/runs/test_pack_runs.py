@@ -324,7 +324,7 @@ class TestBase:
         moved = str(tmp_path / "elsewhere" / "bert_model.ckpt")
         run(given, do_eval=True, init_checkpoint=moved)
         run(given, do_train=True, init_checkpoint=moved)
-        run(given, do_train=True, init_checkpoint=None)  # the new place is noted
+        run(given, do_train=True, init_checkpoint=None)  # records the new path
 
     @pytest.mark.long
     def test_another_base_in_its_place_is_an_error(self, given, tmp_path):

@@ -181,7 +181,7 @@ def test_the_pack_on_its_base_gives_the_same_answers_elsewhere(trained, tmp_path
 
 
 def test_the_output_folder_alone_answers_again(trained, data, tmp_path):
-    """Without --init_checkpoint: the run has noted its base."""
+    """Without --init_checkpoint, the base comes from the run's settings."""
     flags, _ = trained
     before = read_json(flags["output_dir"], "predictions.json")
     again = {name: value for name, value in flags.items() if name not in ("init_checkpoint", "train_file")}
@@ -353,7 +353,7 @@ def test_every_mode_trains_the_head(tiny_bert, data, tmp_path, mode):
 
 
 def test_a_whole_checkpoint_with_googles_head_is_evaluated_as_it_is(tiny_bert, data, tmp_path):
-    """Logits worked out by hand from BERT's output: the head is where Google's checkpoints have it."""
+    """Compute the logits from BERT's output: the head has the names of Google's checkpoints."""
     weights = np.random.RandomState(3).normal(size=[2, 16]).astype(np.float32)
     bias = np.array([0.5, -0.25], np.float32)
 

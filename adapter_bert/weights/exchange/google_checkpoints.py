@@ -129,7 +129,7 @@ def _check_labels(prefix: str, head: str, units: int, labels: Sequence[str]) -> 
 def _check_variables(prefix: str, shapes: parameters.Shapes, config: packs.PackConfig, frozen: Sequence[str]) -> None:
     """Raise a `UserError` for another architecture, or if weights were trained that should be frozen."""
     model = parameters.model_shapes(config.bert_config, config.make_head(), config.adapter_config)
-    mismatch = modeling.describe_mismatch(model, shapes)
+    mismatch = parameters.describe_mismatch(model, shapes)
     if mismatch:
         raise errors.UserError(f"The checkpoint {prefix} does not match the given architecture: {mismatch}")
     others = [name for name in shapes if name.startswith("bert/") and name not in model and not _SLOT.search(name)]

@@ -17,9 +17,9 @@ import safetensors
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
-import modeling
 from adapter_bert.common import errors, files
 from adapter_bert.common.text import first_names
+from adapter_bert.model import parameters
 from adapter_bert.weights.exchange.tensor_names import TensorRow, canonical_name
 
 _FLOAT_TYPES = ("F32", "F16", "BF16")
@@ -65,7 +65,7 @@ def match_tensors(
         if other is not tensor:
             raise errors.UserError(f"{where} contains one tensor twice: {other.name} and {tensor.name}.")
     shapes = {name: tensor.shape for name, tensor in by_name.items()}
-    mismatch = modeling.describe_mismatch({row.hf: row.hf_shape for row in table}, shapes)
+    mismatch = parameters.describe_mismatch({row.hf: row.hf_shape for row in table}, shapes)
     if mismatch:
         raise errors.UserError(f"The weights in {where} do not match {config}: {mismatch}")
     found = {row.hf: by_name.pop(row.hf) for row in table}

@@ -1,0 +1,69 @@
+"""Dropout whose masks depend on the seed, the step and the place in the graph, so that a run can be resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from typing import Iterator, List, Optional, Union
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.devices import compat
+from adapter_bert.model import fused_ops
+
+# Stack of the active dropout stream numbers.
+_streams: List[Union[int, tf.Tensor]] = [0]
+# Stack of the numbers of networks that share variables, e.g. two towers.
+_passes: List[int] = [0]
+# Graph collection with the variable scope of each network.
+_SCOPES = "bert_model_scopes"
+
+
+def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
+    """Apply dropout; return the tensor unchanged if the rate is zero."""
+    return fused_ops.dropout(x, dropout_seed(), rate) if rate else x
+
+
+@contextlib.contextmanager
+def next_pass() -> Iterator[None]:
+    """Give the network built in this context other dropout masks than earlier networks in its variable scope."""
+    scope = tf.get_variable_scope().name
+    _passes.append(tf.get_collection(_SCOPES).count(scope))
+    tf.add_to_collection(_SCOPES, scope)
+    try:
+        yield
+    finally:
+        _passes.pop()
+
+
+@contextlib.contextmanager
+def dropout_stream(number: Union[int, tf.Tensor]) -> Iterator[None]:
+    """Give the graph built in this context, e.g. a loop body, its own dropout masks for each number (int32 scalar).
+
+    Streams can be nested; the masks then depend on all numbers.
+    """
+    _streams.append(_streams[-1] * 2**16 + number)
+    try:
+        yield
+    finally:
+        _streams.pop()
+
+
+def dropout_seed() -> tf.Tensor:
+    """Return the seed, int32 [2], of the dropout in this variable scope, which has at most one.
+
+    If the graph has a seed and a global step, the seed depends on both, on the scope's name, on the `BertModel` of that
+    scope and on the `dropout_stream`, so that an interrupted run continues with the same dropout masks. The masks
+    change only with the step, and the cores of a TPU share them. Otherwise each session run draws a new seed.
+    """
+    scope = tf.get_variable_scope().name
+
+    def draw() -> tf.Tensor:
+        seed, step = tf.get_default_graph().seed, tf.train.get_global_step()
+        if seed is None or step is None:
+            return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
+        name = f"{seed}/{scope}" + (f"/{_passes[-1]}" if _passes[-1] else "")
+        place = zlib.crc32(name.encode()) & 0x7FFFFFFF
+        return compat.random_int32([2], [place + tf.convert_to_tensor(_streams[-1]), tf.cast(step, tf.int32)])
+
+    return fused_ops.drawn_once(scope, draw)
