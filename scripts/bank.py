@@ -59,10 +59,10 @@ def _is_hugging_face(folder: str) -> bool:
 
 
 def _describe_base(bank: Bank) -> str:
-    config = bank.base.config()
+    config = bank.base.config
     return (
         f"a BERT with {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"{parameters.count(bank.base.shapes()):,} parameters"
+        f"{parameters.count(bank.base.shapes):,} parameters"
     )
 
 
@@ -77,7 +77,7 @@ def list_packs(args: argparse.Namespace) -> None:
         align = ["right" if title in right else "left" for title in titles]
         cells = [_cells(summary) for summary in summaries]
         print(tabulate.tabulate(cells, titles, "plain", colalign=align, disable_numparse=True))
-    print(describe_totals(summaries, parameters.count(bank.base.shapes())))
+    print(describe_totals(summaries, parameters.count(bank.base.shapes)))
 
 
 def _cells(summary: PackSummary) -> Sequence[str]:
@@ -271,7 +271,7 @@ def import_pack(args: argparse.Namespace) -> None:
         raise errors.UserError(f"--format={args.format} requires --task_name: the weights do not name their task.")
     task, labels = find_task(args.task_name, args.labels)
     lower_case = args.do_lower_case == "true"
-    limit = bank.base.config().max_position_embeddings
+    limit = bank.base.config.max_position_embeddings
     length = min(128, limit) if args.max_seq_length is None else args.max_seq_length
     if args.format == "adapterhub":
         pack = adapterhub.read(args.path, bank.base, ImportedTask(task, labels, length, packs.now()), lower_case)
@@ -279,9 +279,9 @@ def import_pack(args: argparse.Namespace) -> None:
         labels = _checkpoint_labels(args.path, task, labels)
         pack = google_checkpoints.pack_from_checkpoint(
             args.path,
-            bank.base.config(),
+            bank.base.config,
             ImportedTask(task, labels, length, packs.now()),
-            bank.base.describe_tokenizer(lower_case),
+            dict(bank.base.tokenizer_description, do_lower_case=lower_case),
             activation=args.adapter_activation,
         )
     if pack.config.head == "span":

@@ -107,11 +107,11 @@ def make_pack(
     tokenizer = {"type": "wordpiece", "do_lower_case": True, "entries": len(VOCABULARY), "vocabulary": "sha256:0"}
     values = {
         "task": "CoLA",
-        "architecture": for_base.config().to_dict() if for_base else tiny_config().to_dict(),
+        "architecture": for_base.config.to_dict() if for_base else tiny_config().to_dict(),
         "tuning_mode": mode,
         "head": "classification",
         "labels": ["0", "1"] if changes.get("head", "classification") == "classification" else [],
-        "tokenizer": for_base.describe_tokenizer() if for_base else tokenizer,
+        "tokenizer": for_base.tokenizer_description if for_base else tokenizer,
         "max_seq_length": 16,
         "base": None,
         "created": "2024-05-06T07:08:09Z",
@@ -130,7 +130,7 @@ def make_pack(
     config = packs.PackConfig(**dict(values, **changes))
     frozen = config.frozen_names()
     if frozen and "base" not in changes:
-        fingerprint = fingerprints.combine(for_base.digests(), frozen) if for_base else "sha256:0123456789abcdef"
+        fingerprint = fingerprints.combine(for_base.digests, frozen) if for_base else "sha256:0123456789abcdef"
         config = dataclasses.replace(config, base=fingerprint)
     generator = np.random.RandomState(seed or 0)
     shapes = config.trained_shapes()

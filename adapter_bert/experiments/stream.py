@@ -204,7 +204,7 @@ class Stream:
 
     def count_parameters(self, names: Sequence[str]) -> Dict[str, float]:
         """Count the parameters of the base and of all packs, to compare with a fully tuned model per task."""
-        base = parameters.count(self.bank.base.shapes())
+        base = parameters.count(self.bank.base.shapes)
         trained = sum(self.bank.read(name).num_parameters for name in names)
         return {
             "base": base,

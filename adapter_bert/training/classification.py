@@ -22,7 +22,7 @@ from adapter_bert.tasks import custom
 from adapter_bert.tasks.task_data import TaskData
 from adapter_bert.training import reporting
 from adapter_bert.training.trainer import DevSet, Trainer
-from adapter_bert.weights.pretrained import PretrainedBert
+from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import TEST_RESULTS_FILE, RunFolder
 
 Features = Dict[str, List[str]]
@@ -41,7 +41,7 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
         folder = RunFolder(settings.output_dir or "")
         data = load_data(settings)
         settings = dataclasses.replace(settings, task_name=data.task.name)
-        bert = PretrainedBert.load(settings)
+        bert = Base.load(settings)
         head = make_head(settings, data)
         trainer = Trainer(settings, bert, head, folder, data.fingerprints(), len(data.splits.get("train", ())))
         # Create features before there is a session, because this forks processes.

@@ -13,8 +13,8 @@ from adapter_bert.model.spec import ModelSpec
 from adapter_bert.settings.groups import Settings
 from adapter_bert.training.model_fn import Schedule
 from adapter_bert.weights import packs
+from adapter_bert.weights.bases import Base
 from adapter_bert.weights.loading import Weights
-from adapter_bert.weights.pretrained import PretrainedBert
 from adapter_bert.weights.run_folder import RunFolder, RunRecord
 
 
@@ -30,7 +30,7 @@ def make_schedule(settings: Settings, num_examples: int) -> Schedule:
 
 
 def check_weights(
-    weights: Optional[Weights], settings: Settings, bert: PretrainedBert, record: RunRecord, folder: RunFolder
+    weights: Optional[Weights], settings: Settings, bert: Base, record: RunRecord, folder: RunFolder
 ) -> None:
     """Check that weights match the tokenizer, its case and the labels, and have a trained head if they must predict."""
     if weights is None:
@@ -48,7 +48,7 @@ def check_weights(
         )
 
 
-def _check_pack(pack: packs.Pack, path: str, settings: Settings, bert: PretrainedBert, record: RunRecord) -> None:
+def _check_pack(pack: packs.Pack, path: str, settings: Settings, bert: Base, record: RunRecord) -> None:
     """Check that a pack predicts the same here as where it was trained."""
     packs.check_architecture(pack, path, bert.config.to_dict(), settings.bert_config_file or "")
     packs.check_adapter(pack, path, settings.adapter)
@@ -83,7 +83,7 @@ def base_fingerprints(
     return {"base": base, "frozen": weights.fingerprint(spec.frozen_names)}
 
 
-def describe_pack(settings: Settings, spec: ModelSpec, bert: PretrainedBert, record: RunRecord) -> packs.PackConfig:
+def describe_pack(settings: Settings, spec: ModelSpec, bert: Base, record: RunRecord) -> packs.PackConfig:
     """Describe the packs of a run, except for values that change during training."""
     fingerprints: Dict[str, Any] = dict(record.fingerprints)
     return packs.PackConfig(

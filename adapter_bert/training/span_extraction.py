@@ -18,7 +18,7 @@ from adapter_bert.tasks import squad
 from adapter_bert.tasks.task_data import SquadData
 from adapter_bert.training import reporting
 from adapter_bert.training.trainer import DevSet, Trainer
-from adapter_bert.weights.pretrained import PretrainedBert
+from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import RunFolder
 
 Features = Dict[str, List[str]]
@@ -37,7 +37,7 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
         folder = RunFolder(settings.output_dir or "")
         settings = use_recorded_name(settings, folder)
         data = load_data(settings)
-        bert = PretrainedBert.load(settings)
+        bert = Base.load(settings)
         num_questions = data.train.num_questions if data.train else 0
         trainer = Trainer(settings, bert, SpanHead(), folder, data.fingerprints(), num_questions)
         # Create features before there is a session, because this forks processes.

@@ -25,9 +25,9 @@ from adapter_bert.training.evaluator import EvaluationPlan, Evaluator, epoch_end
 from adapter_bert.training.failures import translate_failures
 from adapter_bert.training.model_fn import NO_TRAINING, ModelFn, TrainingPlan, TrainingTensors
 from adapter_bert.weights import loading
+from adapter_bert.weights.bases import Base
 from adapter_bert.weights.best_pack import BestPack
 from adapter_bert.weights.loading import WeightRequest, Weights
-from adapter_bert.weights.pretrained import PretrainedBert
 from adapter_bert.weights.run_folder import EVAL_SUMMARIES, RunFolder
 
 
@@ -72,7 +72,7 @@ class Trainer(Generic[SettingsType]):
     def __init__(
         self,
         settings: SettingsType,
-        bert: PretrainedBert,
+        bert: Base,
         head: Head,
         folder: RunFolder,
         fingerprints: Mapping[str, Any],

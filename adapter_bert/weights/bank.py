@@ -57,15 +57,10 @@ class Manifest:
     @classmethod
     def of(cls, base: bases.Base) -> Manifest:
         """Describe a base; raise a `UserError` if it is damaged or its parts belong to different models."""
-        tokenizer, config = base.describe_tokenizer(), base.config()
-        if tokenizer["entries"] != config.vocab_size:
-            raise errors.UserError(
-                f"The vocabulary {base.tokenizer_file} has {tokenizer['entries']} entries, but {base.config_file} says "
-                f"vocab_size {config.vocab_size}: they belong to different models."
-            )
-        digests = base.digests()
-        tokenizer = {key: tokenizer[key] for key in _TOKENIZER}
-        return cls(packs.now(), fingerprints.combine(digests), digests, config.to_dict(), tokenizer)
+        base.check_vocabulary()
+        tokenizer = {key: base.tokenizer_description[key] for key in _TOKENIZER}
+        fingerprint = fingerprints.combine(base.digests)
+        return cls(packs.now(), fingerprint, base.digests, base.config.to_dict(), tokenizer)
 
     @classmethod
     def read(cls, path: str) -> Manifest:
@@ -162,10 +157,10 @@ class Bank:
             )
         bank = cls(folder, Manifest.read(path))
         base, manifest = bank.base, bank.manifest
-        mismatch = _first_difference(manifest.architecture, base.config().to_dict(), bases.ARCHITECTURE)
-        mismatch = mismatch or _first_difference(manifest.tokenizer, base.describe_tokenizer(), _TOKENIZER)
-        if not mismatch and set(manifest.tensors) != set(base.shapes()):
-            mismatch = f"{FILE_NAME} lists {len(manifest.tensors)} tensors, not the {len(base.shapes())} of the base"
+        mismatch = _first_difference(manifest.architecture, base.config.to_dict(), bases.ARCHITECTURE)
+        mismatch = mismatch or _first_difference(manifest.tokenizer, base.tokenizer_description, _TOKENIZER)
+        if not mismatch and set(manifest.tensors) != set(base.shapes):
+            mismatch = f"{FILE_NAME} lists {len(manifest.tensors)} tensors, not the {len(base.shapes)} of the base"
         if mismatch:
             raise errors.UserError(
                 f"The base in {base.folder} is not the one that {path} describes: {mismatch}. Restore it, or create "

@@ -1,10 +1,10 @@
-"""A base: a pre-trained BERT with its vocabulary, in a folder with the layout of Google's downloads."""
+"""A base: a pre-trained BERT with its vocabulary."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Dict, Iterator, Tuple, Union
+from typing import Any, Dict, Iterator, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -12,7 +12,9 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tokenization
 from adapter_bert.common import errors, text
+from adapter_bert.common.cached_property import cached_property
 from adapter_bert.model import parameters
+from adapter_bert.settings.groups import Settings
 from adapter_bert.weights import checkpoints, fingerprints
 
 CONFIG_NAME, VOCAB_NAME, CHECKPOINT_NAME = "bert_config.json", "vocab.txt", "bert_model.ckpt"
@@ -76,19 +78,25 @@ def describe_tokenizer(tokenizer: Tokenizer) -> Dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """A folder with `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt` (or a SentencePiece model, `*.model`).
+    """A pre-trained BERT: config, tokenizer and checkpoint, each read and hashed at most once.
 
     Attributes:
-      folder: its path.
-      tokenizer_file: path of the vocabulary or the SentencePiece model.
+      config_file: path of `bert_config.json`.
+      checkpoint: prefix of the checkpoint. In a run it is `--init_checkpoint`, which `weights.loading` resolves.
+      vocab_file: path of the WordPiece vocabulary.
+      spm_model_file: path of the SentencePiece model, if there is no vocabulary.
+      do_lower_case: whether the tokenizer lower-cases text; the files of a base do not record it.
     """
 
-    folder: str
-    tokenizer_file: str
+    config_file: str
+    checkpoint: str
+    vocab_file: Optional[str] = None
+    spm_model_file: Optional[str] = None
+    do_lower_case: bool = True
 
     @classmethod
     def find(cls, folder: str) -> Base:
-        """Find the parts of a base in a folder.
+        """Find a base in a folder: `bert_config.json`, `bert_model.ckpt.*`, and `vocab.txt` or `*.model`.
 
         Raises:
           errors.UserError: a part is missing.
@@ -96,56 +104,86 @@ class Base:
         if not tf.gfile.IsDirectory(folder):
             raise errors.UserError(f"There is no folder {folder}; expected a BERT in the layout of Google's downloads.")
         names = sorted(tf.gfile.ListDirectory(folder))
-        tokenizers = [name for name in names if name == VOCAB_NAME or name.endswith(SENTENCEPIECE_ENDING)]
-        if not tokenizers or not {CONFIG_NAME, CHECKPOINT_NAME + ".index"} <= set(names):
+        models = [os.path.join(folder, name) for name in names if name.endswith(SENTENCEPIECE_ENDING)]
+        parts = {CONFIG_NAME, CHECKPOINT_NAME + ".index"}
+        if not parts <= set(names) or not (VOCAB_NAME in names or models):
             raise errors.UserError(
                 f"{folder} is not a base: expected {CONFIG_NAME}, {CHECKPOINT_NAME}.* and {VOCAB_NAME}; found "
                 f"{text.first_names(names)}. Convert a Hugging Face folder with scripts/convert_hf_checkpoint.py."
             )
-        chosen = VOCAB_NAME if VOCAB_NAME in tokenizers else tokenizers[0]
-        return cls(folder, os.path.join(folder, chosen))
+        config_file, checkpoint = os.path.join(folder, CONFIG_NAME), os.path.join(folder, CHECKPOINT_NAME)
+        if VOCAB_NAME in names:
+            return cls(config_file, checkpoint, vocab_file=os.path.join(folder, VOCAB_NAME))
+        return cls(config_file, checkpoint, spm_model_file=models[0])
+
+    @classmethod
+    def load(cls, settings: Settings) -> Base:
+        """Read the config and the tokenizer of a run.
+
+        Raises:
+          errors.UserError: they do not exist or do not match, or sequences are too long for this BERT.
+        """
+        base = cls(
+            settings.bert_config_file or "",
+            settings.init_checkpoint or "",
+            settings.vocab_file,
+            settings.spm_model_file,
+            settings.do_lower_case,
+        )
+        base.check_vocabulary()
+        if settings.vocab_file:
+            tokenization.check_case_matches_vocabulary(settings.do_lower_case, base.tokenizer.vocab)
+        modeling.check_sequence_length(settings.max_seq_length, base.config)
+        return base
 
     @property
-    def config_file(self) -> str:
-        """Path of `bert_config.json`."""
-        return os.path.join(self.folder, CONFIG_NAME)
+    def folder(self) -> str:
+        """The folder of the config."""
+        return os.path.dirname(self.config_file)
 
     @property
-    def checkpoint(self) -> str:
-        """Prefix of the checkpoint."""
-        return os.path.join(self.folder, CHECKPOINT_NAME)
-
-    @property
-    def uses_sentencepiece(self) -> bool:
-        """Whether the tokenizer is a SentencePiece model."""
-        return os.path.basename(self.tokenizer_file) != VOCAB_NAME
+    def tokenizer_file(self) -> str:
+        """Path of the vocabulary or the SentencePiece model."""
+        return self.vocab_file or self.spm_model_file or ""
 
     def flags(self) -> Dict[str, str]:
         """Return the flags that pass this base to an entry point."""
-        tokenizer = "spm_model_file" if self.uses_sentencepiece else "vocab_file"
+        tokenizer = "vocab_file" if self.vocab_file else "spm_model_file"
         return {
             "bert_config_file": self.config_file,
             "init_checkpoint": self.checkpoint,
             tokenizer: self.tokenizer_file,
         }
 
+    @cached_property
     def config(self) -> modeling.BertConfig:
-        """Read the architecture."""
+        """The architecture."""
         return modeling.BertConfig.from_json_file(self.config_file)
 
-    def tokenizer(self, do_lower_case: bool = True) -> Tokenizer:
-        """Load the tokenizer; the files of a base do not record whether it lower-cases."""
-        if self.uses_sentencepiece:
-            return tokenization.create_tokenizer(None, self.tokenizer_file, do_lower_case)
-        return tokenization.create_tokenizer(self.tokenizer_file, None, do_lower_case)
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+        return tokenization.create_tokenizer(self.vocab_file, self.spm_model_file, self.do_lower_case)
 
-    def describe_tokenizer(self, do_lower_case: bool = True) -> Dict[str, Any]:
-        """Describe the tokenizer as packs record it."""
-        return describe_tokenizer(self.tokenizer(do_lower_case))
+    @cached_property
+    def tokenizer_description(self) -> Dict[str, Any]:
+        """The tokenizer as packs record it, see `describe_tokenizer`."""
+        return describe_tokenizer(self.tokenizer)
 
+    def check_vocabulary(self) -> None:
+        """Raise a `UserError` if config and tokenizer belong to different models."""
+        entries, expected = len(self.tokenizer.vocab), self.config.vocab_size
+        if entries != expected:
+            raise errors.UserError(
+                f"The vocabulary {self.tokenizer_file} has {entries} entries, but {self.config_file} has vocab_size "
+                f"{expected}: they belong to different models. (If the embedding table was padded on purpose, append "
+                "lines [unused…] to the vocabulary.)"
+            )
+
+    @cached_property
     def shapes(self) -> Dict[str, Tuple[int, ...]]:
-        """Return name -> shape of every variable of BERT itself."""
-        return bert_shapes(self.config())
+        """Name -> shape of every variable of BERT itself."""
+        return bert_shapes(self.config)
 
     def tensors(self) -> Dict[str, np.ndarray]:
         """Read all weights of BERT itself.
@@ -155,13 +193,13 @@ class Base:
         """
         return dict(self._each_tensor())
 
+    @cached_property
     def digests(self) -> Dict[str, str]:
-        """Return name -> hash of every variable of BERT itself, with one variable in memory at a time."""
+        """Name -> hash of every variable of BERT itself, computed with one variable in memory at a time."""
         return {name: fingerprints.of_tensor(tensor) for name, tensor in self._each_tensor()}
 
     def _each_tensor(self) -> Iterator[Tuple[str, np.ndarray]]:
-        shapes = self.shapes()
-        mismatch = parameters.describe_mismatch(shapes, checkpoints.read_shapes(self.checkpoint))
+        mismatch = parameters.describe_mismatch(self.shapes, checkpoints.read_shapes(self.checkpoint))
         if mismatch:
             raise errors.UserError(f"The checkpoint {self.checkpoint} does not match {self.config_file}: {mismatch}")
-        return checkpoints.each_tensor(self.checkpoint, list(shapes))
+        return checkpoints.each_tensor(self.checkpoint, list(self.shapes))

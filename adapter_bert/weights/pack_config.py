@@ -9,9 +9,9 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import modeling
-import optimization
 from adapter_bert.common import errors
-from adapter_bert.model import heads, parameters
+from adapter_bert.model import heads
+from adapter_bert.model.spec import ModelSpec
 from adapter_layers import AdapterConfig
 
 FORMAT = "adapter-bert pack 1"
@@ -87,23 +87,21 @@ class PackConfig:
         """Return the head that the weights belong to."""
         return heads.make(self.head, len(self.labels))
 
-    def trained_shapes(self) -> Dict[str, Tuple[int, ...]]:
-        """Return name -> shape of the variables in the pack."""
-        shapes, trained = self._model()
-        return {name: shapes[name] for name in trained}
-
-    def frozen_names(self) -> List[str]:
-        """Return the variables that the pack takes from its base."""
-        shapes, trained = self._model()
-        held = set(trained)
-        return [name for name in shapes if name not in held]
-
-    def _model(self) -> Tuple[parameters.Shapes, List[str]]:
-        """Return name -> shape of the whole model, and the names of the variables that were trained."""
+    @property
+    def spec(self) -> ModelSpec:
+        """The model; packs of the same model share it, because finding its variables takes time."""
         if len(set(map(str, self.labels))) != len(self.labels) or not all(isinstance(e, str) for e in self.labels):
             raise errors.UserError(f"labels must be different strings, found {self.labels}")
         architecture, adapter = json.dumps(self.architecture), json.dumps(self.adapter)
-        return _build_model(architecture, adapter, self.tuning_mode, self.tune_top_layers, self.make_head())
+        return _make_spec(architecture, adapter, self.make_head(), self.tuning_mode, self.tune_top_layers)
+
+    def trained_shapes(self) -> Dict[str, Tuple[int, ...]]:
+        """Return name -> shape of the variables in the pack."""
+        return self.spec.trained_shapes
+
+    def frozen_names(self) -> List[str]:
+        """Return the variables that the pack takes from its base."""
+        return self.spec.frozen_names
 
     def check(self) -> None:
         """Check the values that do not determine the variables.
@@ -125,18 +123,14 @@ class PackConfig:
 
 
 @functools.lru_cache(maxsize=32)
-def _build_model(
-    architecture: str, adapter: str, mode: str, top_layers: Optional[int], head: heads.Head
-) -> Tuple[parameters.Shapes, List[str]]:
-    config = modeling.BertConfig.from_dict(json.loads(architecture))
+def _make_spec(architecture: str, adapter: str, head: heads.Head, mode: str, top_layers: Optional[int]) -> ModelSpec:
+    config, fields = modeling.BertConfig.from_dict(json.loads(architecture)), json.loads(adapter)
     config.check("architecture")
     if config.num_hidden_layers > _MAX_LAYERS:
         raise errors.UserError(f"architecture has {config.num_hidden_layers} layers; the maximum is {_MAX_LAYERS}")
-    fields = json.loads(adapter)
     if (mode == "adapter") != (fields is not None):
         raise errors.UserError(f"tuning_mode {mode} cannot be combined with adapter {fields}")
-    shapes = parameters.model_shapes(config, head, AdapterConfig(**fields) if fields is not None else None)
-    return shapes, optimization.trainable_names(list(shapes), mode, config.num_hidden_layers, top_layers)
+    return ModelSpec(config, head, AdapterConfig(**fields) if fields is not None else None, mode, top_layers)
 
 
 _JSON_TYPES: Dict[str, Tuple[type, ...]] = {

@@ -134,8 +134,8 @@ def random_pack(config: modeling.BertConfig, adapter_size: int, tokenizer: Any, 
 def predict(job: common.Job) -> common.Result:
     """Time warm predictions with adapters on the base, tokenization included."""
     base = bases.Base.find(job["base_dir"])
-    pack = random_pack(base.config(), job["adapter_size"], base.describe_tokenizer(), job["length"])
-    frozen = fingerprints.combine(base.digests(), pack.config.frozen_names())
+    pack = random_pack(base.config, job["adapter_size"], base.tokenizer_description, job["length"])
+    frozen = fingerprints.combine(base.digests, pack.config.frozen_names())
     pack = dataclasses.replace(pack, config=dataclasses.replace(pack.config, base=frozen))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, packs.FILE_NAME)

@@ -157,8 +157,8 @@ class TestStream:
         base = bases.Base.find(os.path.join(trained[0], "base"))
         d, layers, norms, head = 16, 2, 2 * 16 * 5, 2 * 16 + 2
         packed = sum(2 * layers * (2 * m * d + d + m) + norms + head for m in (4, 6))
-        total = parameters.count(base.shapes()) + packed
-        times = total / parameters.count(base.shapes())
+        total = parameters.count(base.shapes) + packed
+        times = total / parameters.count(base.shapes)
         assert_mentions(trained[2], f"= {total:,}", f"{times:.2f} times", "2 times")
 
     def test_the_same_command_continues_without_training_again(self, trained):

@@ -50,7 +50,7 @@ def build_theirs(hf_dir: str, activation: str, rows, values) -> Any:
 def test_outputs_gradients_and_parameter_counts_agree(real_base, batch, theirs, ours):
     import torch
 
-    config, adapter, head = real_base.ours.config(), AdapterConfig(64, ours), heads.ClassificationHead(2)
+    config, adapter, head = real_base.ours.config, AdapterConfig(64, ours), heads.ClassificationHead(2)
     trained = tensor_names.norm_rows(config) + tensor_names.adapter_rows(config, adapter, "houlsby")
     rows = [row._replace(hf=f"bert.{row.hf}") for row in trained] + tensor_names.head_rows("classifier", 2, config)
     pretrained = real_base.ours.tensors()

@@ -18,7 +18,7 @@ def test_every_layer_has_the_outputs_of_transformers(real_base, batch):
     import torch
     import transformers
 
-    config = real_base.ours.config()
+    config = real_base.ours.config
     ours = networks.run_ours(config, batch, real_base.ours.tensors(), heads.ClassificationHead(2))
     model, info = transformers.BertModel.from_pretrained(real_base.hf_dir, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
@@ -36,8 +36,8 @@ def test_an_exported_base_has_the_configuration_and_tensors_of_its_source(real_b
         pytest.skip("this base was not converted from a Hugging Face folder")
     huggingface.convert(real_base.hf_dir, str(tmp_path / "again"))
     again = bases.Base.find(str(tmp_path / "again"))
-    assert again.config().to_dict() == real_base.ours.config().to_dict()
-    assert fingerprints.combine(again.digests()) == fingerprints.combine(real_base.ours.digests())
+    assert again.config.to_dict() == real_base.ours.config.to_dict()
+    assert fingerprints.combine(again.digests) == fingerprints.combine(real_base.ours.digests)
     import safetensors.numpy
 
     stored = [

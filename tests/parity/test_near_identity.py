@@ -28,7 +28,7 @@ def test_new_adapters_start_near_the_identity(google_base, batch, scale, limit):
             with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
                 for adapter_fn in (AdapterConfig(init_scale=scale), None):
                     inputs = [tf.constant(array) for array in batch[:3]]
-                    model = modeling.BertModel(base.config(), False, *inputs, scope="bert", adapter_fn=adapter_fn)
+                    model = modeling.BertModel(base.config, False, *inputs, scope="bert", adapter_fn=adapter_fn)
                     outputs.append((model.get_sequence_output(), model.get_pooled_output()))
             session.run(tf.global_variables_initializer())
             for variable in tf.trainable_variables():

@@ -12,7 +12,7 @@ from adapter_bert.tasks.task_data import TaskData
 from adapter_bert.training import classification
 from adapter_bert.training.trainer import Trainer
 from adapter_bert.weights import packs
-from adapter_bert.weights.pretrained import PretrainedBert
+from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import RunFolder
 from run_classifier import run_task
 from tests.helpers import message_of
@@ -36,7 +36,7 @@ def prepare(settings: ClassifierSettings) -> tuple:
     """Return the trainer, the data and the features of a run."""
     data: TaskData = classification.load_data(settings)
     head, num_examples = classification.make_head(settings, data), len(data.splits.get("train", ()))
-    folder, bert = RunFolder(settings.output_dir), PretrainedBert.load(settings)
+    folder, bert = RunFolder(settings.output_dir), Base.load(settings)
     trainer = Trainer(settings, bert, head, folder, data.fingerprints(), num_examples)
     return trainer, data, classification.make_features(trainer, data)
 

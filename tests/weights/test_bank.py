@@ -47,8 +47,8 @@ def test_a_new_bank_holds_a_copy_of_the_base_and_no_packs(base, tmp_path):
     Bank.create(str(folder), base)
     bank = Bank.open(str(folder))
     assert bank.names() == [] and bank.base.folder == str(folder / "base")
-    assert bank.base.digests() == base.digests() == bank.manifest.tensors
-    assert bank.manifest.base == fingerprints.combine(base.digests())
+    assert bank.base.digests == base.digests == bank.manifest.tensors
+    assert bank.manifest.base == fingerprints.combine(base.digests)
     assert bank.manifest.tokenizer["entries"] == len(VOCABULARY)
     assert os.listdir(tmp_path / "deep") == ["bank"]
 
@@ -247,10 +247,10 @@ def test_values_that_only_matter_in_training_may_differ(bank):
 
 
 def test_a_pack_needs_the_vocabulary_of_the_bank_but_not_its_case(bank):
-    for tokenizer in (dict(bank.base.describe_tokenizer(), vocabulary="sha256:0123456789abcdef"), {}):
+    for tokenizer in (dict(bank.base.tokenizer_description, vocabulary="sha256:0123456789abcdef"), {}):
         message = message_of(bank.add, make_pack(bank.base, tokenizer=tokenizer), "cola")
         assert_mentions(message, bank.base.tokenizer_file)
-    bank.add(make_pack(bank.base, tokenizer=bank.base.describe_tokenizer(do_lower_case=False)), "cased")
+    bank.add(make_pack(bank.base, tokenizer=dict(bank.base.tokenizer_description, do_lower_case=False)), "cased")
     assert bank.names() == ["cased"]
 
 

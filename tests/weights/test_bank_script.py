@@ -70,7 +70,7 @@ def test_list_prints_a_row_for_each_pack_and_totals(bank, here, capsys):
     assert "full" in out[4] and "accuracy ? (collapsed)" in out[4]
     assert " ".join(out[5].split()).startswith("top CoLA top_layers 1 ")
     trained = sum(bank.read(name).num_parameters for name in ("cola", "rte", "top"))
-    base = parameters.count(bank.base.shapes())
+    base = parameters.count(bank.base.shapes)
     total = base + trained
     assert_mentions(out[6], "4 packs, ", f"{total:,} parameters", f"{total / base:.2f}x one BERT")
 

@@ -307,21 +307,21 @@ FROZEN_MODES = [mode for mode in MODES if mode != "full"]
 
 def test_a_base_is_read_with_all_its_variables(base, base_tensors):
     shapes = {name: tensor.shape for name, tensor in base_tensors.items()}
-    assert shapes == base.shapes() == reference_model.bert_shapes(base.config().to_dict())
-    assert base.digests() == fingerprints.of_tensors(base_tensors)
+    assert shapes == base.shapes == reference_model.bert_shapes(base.config.to_dict())
+    assert base.digests == fingerprints.of_tensors(base_tensors)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_pack_belongs_to_the_base_that_it_was_trained_on(tmp_path, base, mode):
     pack = make_pack(base, mode=mode)
-    packs.check_base(pack, "p", base.digests(), "b")
+    packs.check_base(pack, "p", base.digests, "b")
     write_bert(str(tmp_path), tiny_config())  # the seed of the fixture
-    packs.check_base(pack, "p", bases.Base.find(str(tmp_path)).digests(), "copy")
+    packs.check_base(pack, "p", bases.Base.find(str(tmp_path)).digests, "copy")
 
 
 @pytest.mark.parametrize("mode", FROZEN_MODES)
 def test_a_change_of_any_frozen_variable_makes_another_base(base, base_tensors, mode):
-    pack, digests = make_pack(base, mode=mode), base.digests()
+    pack, digests = make_pack(base, mode=mode), base.digests
     names = frozen(pack.config)
     assert names
     for name in names:
@@ -332,7 +332,7 @@ def test_a_change_of_any_frozen_variable_makes_another_base(base, base_tensors, 
 
 @pytest.mark.parametrize("mode, count", [("adapter", 10), ("layer_norm", 10), ("top_layers", 18), ("full", 39)])
 def test_variables_that_a_pack_replaces_may_differ_in_the_base(base, base_tensors, mode, count):
-    pack, digests = make_pack(base, mode=mode), base.digests()
+    pack, digests = make_pack(base, mode=mode), base.digests
     replaced = [name for name in base_tensors if name in reference_shapes(pack.config)]
     assert len(replaced) == count
     for name in replaced:
@@ -344,7 +344,7 @@ def test_variables_that_a_pack_replaces_may_differ_in_the_base(base, base_tensor
 def test_a_base_of_another_size_is_rejected_even_if_the_weights_agree(base, base_tensors, mode):
     pack = make_pack(base, mode=mode)
     name = "bert/embeddings/word_embeddings"
-    digests = {key: digest for key, digest in base.digests().items() if key != name}
+    digests = {key: digest for key, digest in base.digests.items() if key != name}
     assert name in message_of(packs.check_base, pack, "p", digests, "b")
     for changes, facts in (
         ({"num_hidden_layers": 1}, ["2 layers", 1]),
@@ -363,7 +363,7 @@ def test_only_a_pack_without_frozen_variables_needs_no_base(base):
     packs.check_base(make_pack(base, mode="full"), "p", {}, "nothing")
     for mode, claimed in (("adapter", None), ("adapter", ""), ("adapter", "sha256:0"), ("full", "sha256:0")):
         pack = make_pack(base, mode=mode, base=claimed)
-        assert "another base" in message_of(packs.check_base, pack, "p", base.digests(), "b")
+        assert "another base" in message_of(packs.check_base, pack, "p", base.digests, "b")
 
 
 def test_a_fingerprint_depends_on_name_type_shape_and_value_but_not_on_order():

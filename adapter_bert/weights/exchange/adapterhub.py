@@ -97,8 +97,8 @@ def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = Fa
     tensor_files.check_export(folder, FILES, overwrite)
     adapter = _check_exportable(config)
     packs.check(pack, "The pack to export")
-    packs.check_base(pack, config.task, base.digests(), base.folder)
-    packs.check_architecture(pack, config.task, base.config().to_dict(), base.config_file)
+    packs.check_base(pack, config.task, base.digests, base.folder)
+    packs.check_architecture(pack, config.task, base.config.to_dict(), base.config_file)
     name = adapter_name(config.task)
     # AdapterHub ignores the last two entries; `read` checks them.
     described = dict(
@@ -178,7 +178,7 @@ def read(folder: str, base: bases.Base, task: ImportedTask, do_lower_case: bool)
     if not os.path.isdir(folder):
         raise errors.UserError(f"There is no folder {folder}; expected one written by AdapterHub's save_adapter.")
     path = os.path.join(folder, configs.CONFIG)
-    described, bert = configs.load(path), base.config()
+    described, bert = configs.load(path), base.config
     adapter = configs.read_adapter(path, described, bert)
     head = configs.read_head(folder)
     tensors = _read_tensors(folder, WEIGHTS, adapter_rows(bert, adapter, described["name"]), configs.CONFIG)
@@ -196,7 +196,7 @@ def read(folder: str, base: bases.Base, task: ImportedTask, do_lower_case: bool)
         tuning_mode="adapter",
         head=head.kind,
         labels=configs.choose_labels(folder, head, task.labels),
-        tokenizer=base.describe_tokenizer(do_lower_case),
+        tokenizer=dict(base.tokenizer_description, do_lower_case=do_lower_case),
         max_seq_length=task.max_seq_length,
         base=None,
         created=task.created,

@@ -79,7 +79,7 @@ def pack_from_checkpoint(
     pack = packs.Pack(config, checkpoints.read_tensors(prefix, list(config.trained_shapes())))
     packs.check(pack, f"The checkpoint {prefix}")
     if base is not None:
-        packs.check_base(pack, prefix, base.digests(), base.folder)
+        packs.check_base(pack, prefix, base.digests, base.folder)
     return pack
 
 
@@ -128,7 +128,7 @@ def _check_labels(prefix: str, head: str, units: int, labels: Sequence[str]) -> 
 
 def _check_variables(prefix: str, shapes: parameters.Shapes, config: packs.PackConfig, frozen: Sequence[str]) -> None:
     """Raise a `UserError` for another architecture, or if weights were trained that should be frozen."""
-    model = parameters.model_shapes(config.bert_config, config.make_head(), config.adapter_config)
+    model = config.spec.shapes
     mismatch = parameters.describe_mismatch(model, shapes)
     if mismatch:
         raise errors.UserError(f"The checkpoint {prefix} does not match the given architecture: {mismatch}")

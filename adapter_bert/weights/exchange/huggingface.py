@@ -225,13 +225,13 @@ def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: b
     Raises:
       errors.UserError: Hugging Face's BERT does not support the base, or the folder cannot be written.
     """
-    if base.uses_sentencepiece:
+    if base.spm_model_file:
         raise errors.UserError(
             f"{base.folder} uses SentencePiece ({os.path.basename(base.tokenizer_file)}); expected a {VOCAB_NAME}: "
             "Hugging Face's BERT supports only WordPiece."
         )
     tensor_files.check_export(hf_dir, HF_FILES, overwrite)
-    config = base.config()
+    config = base.config
     described = hf_config(config, base.config_file)
     vocabulary = _read_google_vocabulary(base.tokenizer_file, config.vocab_size)
     values, tensors = base.tensors(), {}

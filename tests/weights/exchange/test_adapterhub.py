@@ -318,7 +318,7 @@ def test_an_adapter_of_theirs_becomes_a_pack_with_the_layer_norms_of_the_base(ba
     np.testing.assert_array_equal(here, there["bert.encoder.layer.1.output.adapters.t.adapter_up.weight"].T)
     name = "bert/encoder/layer_1/output/LayerNorm/beta"
     np.testing.assert_array_equal(pack.tensors[name], base.tensors()[name])
-    packs.check_base(pack, "pack", base.digests(), "base")
+    packs.check_base(pack, "pack", base.digests, "base")
     rename_tensors(theirs / "adapter.safetensors", "bert.", "")
     assert read(theirs, base).fingerprint == pack.fingerprint
 

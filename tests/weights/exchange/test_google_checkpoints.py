@@ -50,7 +50,7 @@ def written(tmp_path_factory):
 
 def take(prefix, labels=("0", "1"), base=None, **config) -> packs.Pack:
     task = ImportedTask("CoLA", labels, 16, "2024-05-06T07:08:09Z")
-    tokenizer = bases.Base.find(os.path.dirname(prefix)).describe_tokenizer()
+    tokenizer = bases.Base.find(os.path.dirname(prefix)).tokenizer_description
     return google_checkpoints.pack_from_checkpoint(prefix, tiny_config(**config), task, tokenizer, base)
 
 

@@ -366,8 +366,8 @@ def test_a_base_goes_to_hugging_face_and_back_unchanged(tmp_path, activation):
     huggingface.export_base(base, str(tmp_path / "hf"), do_lower_case=False)
     huggingface.convert(str(tmp_path / "hf"), str(tmp_path / "again"))
     again = bases.Base.find(str(tmp_path / "again"))
-    assert again.config().to_dict() == base.config().to_dict()
-    assert again.digests() == base.digests()
+    assert again.config.to_dict() == base.config.to_dict()
+    assert again.digests == base.digests
     assert (tmp_path / "again" / "vocab.txt").read_bytes() == (tmp_path / "ours" / "vocab.txt").read_bytes()
     huggingface.export_base(again, str(tmp_path / "hf2"), do_lower_case=False)
     exported = contents(tmp_path / "hf")
