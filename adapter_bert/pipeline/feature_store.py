@@ -24,9 +24,9 @@ from adapter_bert.common.progress import with_progress
 from adapter_bert.common.text import first_names
 from adapter_bert.pipeline import features, spans, tfrecords, windows
 from adapter_bert.pipeline.tfrecords import Files
-from adapter_bert.tasks.splits import fingerprint
-from adapter_bert.tasks.squad import dataset as squad
+from adapter_bert.tasks import squad
 from adapter_bert.tasks.task import InputExample
+from adapter_bert.tasks.task_data import fingerprint
 
 # End of a file name, see `tfrecords.write_shards`.
 _ENDING = re.compile(r"-(?P<index>\d{5})-of-(?P<total>\d{5})-(?P<records>\d+)-(?P<bytes>\d+)\.tf_record$")
@@ -84,7 +84,7 @@ class FeatureStore:
             shown = with_progress(dataset.paragraphs, len(dataset.paragraphs), "features", "paragraphs")
             return spans.iterate_records(shown, self._tokenizer, config, pad_to)
 
-        parts = (squad.fingerprint(dataset), dataclasses.astuple(config), self._tokenizer_key, pad_to)
+        parts = (dataset.fingerprint, dataclasses.astuple(config), self._tokenizer_key, pad_to)
         stem = self._stem(name, parts, (tokenization, squad, spans, windows, tfrecords))
         return _find(stem) or _build(records(), stem)
 

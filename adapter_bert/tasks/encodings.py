@@ -6,7 +6,7 @@ import codecs
 import contextlib
 import os
 import re
-from typing import Any, Iterator, Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
@@ -15,14 +15,10 @@ from adapter_bert.common.text import first_names
 BLOCK_SIZE = 1 << 20
 LINE_END = re.compile(r"\r\n|\r|\n")
 # UTF-32 comes first: its little-endian mark starts with that of UTF-16.
-_BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-# Latin-1 decodes any bytes.
-_FALLBACK_ENCODINGS = ("utf-8", "cp1252", "latin-1")
+_BYTE_ORDER_MARKS = {
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
 _BINARY_FORMATS = (
     (b"PK\x03\x04", "an Excel workbook (.xlsx) or another ZIP archive", "Save the sheet as CSV, or unzip the archive"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel workbook (.xls)", "Save the sheet as CSV"),
@@ -34,12 +30,11 @@ _BINARY_FORMATS = (
 )
 
 
-@contextlib.contextmanager
-def _open(path: str) -> Iterator[Any]:
-    """Open a file; if that fails, raise a `UserError` that lists the folder's content."""
+def read_blocks(path: str) -> Iterator[bytes]:
+    """Yield the content of a file in blocks; if that fails, raise a `UserError` that lists the folder's content."""
     try:
         with tf.gfile.GFile(path, "rb") as reader:
-            yield reader
+            yield from iter(lambda: reader.read(BLOCK_SIZE), b"")
     except tf.errors.OpError as error:
         folder = os.path.dirname(path) or "."
         if not tf.gfile.IsDirectory(folder):
@@ -51,15 +46,7 @@ def _open(path: str) -> Iterator[Any]:
 
 def read_bytes(path: str) -> bytes:
     """Return the content of a file; raise a `UserError` if it cannot be read."""
-    with _open(path) as reader:
-        return reader.read()
-
-
-def read_blocks(path: str) -> Iterator[bytes]:
-    """Yield the content of a file in blocks, and then b""; raise a `UserError` if it cannot be read."""
-    with _open(path) as reader:
-        yield from iter(lambda: reader.read(BLOCK_SIZE), b"")
-    yield b""
+    return b"".join(read_blocks(path))
 
 
 def decode_utf8(data: bytes, path: str) -> str:
@@ -77,13 +64,9 @@ def decode_utf8(data: bytes, path: str) -> str:
 
 
 def decode(data: bytes, path: str, encoding: Optional[str]) -> Tuple[str, Optional[str]]:
-    """Decode the content of a file that is in the given encoding; None to detect the encoding.
+    """Decode the content of a file, by default in the encoding detected; raise a `UserError` if that is impossible.
 
-    Returns:
-      The text without a byte order mark, and a remark for a warning if the encoding was guessed.
-
-    Raises:
-      errors.UserError: the file is not text, or not in the given encoding.
+    Returns the text without a byte order mark, and a remark for a warning if the encoding was guessed.
     """
     for signature, kind, remedy in _BINARY_FORMATS:
         if data.startswith(signature):
@@ -102,8 +85,8 @@ def decode(data: bytes, path: str, encoding: Optional[str]) -> Tuple[str, Option
 
 
 def _decode_detected(data: bytes, path: str) -> Tuple[str, Optional[str]]:
-    for mark, name in _BYTE_ORDER_MARKS:
-        if data.startswith(mark):
+    for name, marks in _BYTE_ORDER_MARKS.items():
+        if data.startswith(marks):
             return _decode_as(data, path, name), f"line 1: found a byte order mark; read as {name}"
     try:
         return data.decode("utf-8"), None
@@ -130,12 +113,12 @@ def _decode_as(data: bytes, path: str, encoding: str) -> str:
 
 
 def _guess_encoding(data: bytes) -> str:
-    """Return the first of the fallback encodings that decodes the data."""
-    for encoding in _FALLBACK_ENCODINGS[:-1]:
+    """Return the first of three common encodings that decodes the data; latin-1 decodes any bytes."""
+    for encoding in ("utf-8", "cp1252"):
         with contextlib.suppress(UnicodeDecodeError):
             data.decode(encoding)
             return encoding
-    return _FALLBACK_ENCODINGS[-1]
+    return "latin-1"
 
 
 def _nul_message(data: bytes, path: str) -> str:

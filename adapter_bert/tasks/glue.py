@@ -14,12 +14,15 @@ from __future__ import annotations
 
 from typing import Any, Dict, Tuple
 
-from adapter_bert.tasks.registry import register
-from adapter_bert.tasks.task import Split, Task
+from adapter_bert.tasks.task import Split, Task, register
 
 BINARY = ("0", "1")
 TWO_WAY = ("entailment", "not_entailment")
 THREE_WAY = ("contradiction", "entailment", "neutral")
+
+_F1 = ("f1", "accuracy")
+_MATTHEWS = ("matthews", "accuracy")
+_SPEARMAN = ("spearman", "pearson")
 
 _Columns = Dict[str, Any]
 _SENTENCE: _Columns = {"text_a": 1}
@@ -27,6 +30,9 @@ _PAIR: _Columns = {"text_a": 1, "text_b": 2}
 _MRPC_PAIR: _Columns = {"text_a": 3, "text_b": 4}
 _STSB_PAIR: _Columns = {"text_a": 7, "text_b": 8}
 _MNLI_PAIR: _Columns = {"text_a": 8, "text_b": 9}
+_COLA: _Columns = {"text_a": 3, "label": 1, "header": False}
+_QQP: _Columns = {"text_a": 3, "text_b": 4, "label": 5, "skip_short_rows": True}
+_MNLI: _Columns = {**_MNLI_PAIR, "label": -1}
 
 
 def _task(name: str, labels: Tuple[str, ...], labelled: _Columns, test: _Columns, genre: str = "", **more: Any) -> Task:
@@ -41,37 +47,17 @@ def _task(name: str, labels: Tuple[str, ...], labelled: _Columns, test: _Columns
     )
 
 
-COLA = _task(
-    "CoLA",
-    BINARY,
-    {"text_a": 3, "label": 1, "header": False},
-    _SENTENCE,
-    metrics=("matthews", "accuracy"),
-    test_rows=1063,
-)
+COLA = _task("CoLA", BINARY, _COLA, _SENTENCE, metrics=_MATTHEWS, test_rows=1063)
 SST2 = _task("SST-2", BINARY, {"text_a": 0, "label": 1}, _SENTENCE, test_rows=1821)
-MRPC = _task("MRPC", BINARY, {**_MRPC_PAIR, "label": 0}, _MRPC_PAIR, metrics=("f1", "accuracy"), test_rows=1725)
+MRPC = _task("MRPC", BINARY, {**_MRPC_PAIR, "label": 0}, _MRPC_PAIR, metrics=_F1, test_rows=1725)
 STSB = _task(
-    "STS-B",
-    (),
-    {**_STSB_PAIR, "label": -1},
-    _STSB_PAIR,
-    label_range=(0.0, 5.0),
-    metrics=("spearman", "pearson"),
-    test_rows=1379,
+    "STS-B", (), {**_STSB_PAIR, "label": -1}, _STSB_PAIR, metrics=_SPEARMAN, label_range=(0.0, 5.0), test_rows=1379
 )
-QQP = _task(
-    "QQP",
-    BINARY,
-    {"text_a": 3, "text_b": 4, "label": 5, "skip_short_rows": True},
-    _PAIR,
-    metrics=("f1", "accuracy"),
-    test_rows=390965,
-)
+QQP = _task("QQP", BINARY, _QQP, _PAIR, metrics=_F1, test_rows=390965)
 MNLI = _task(
     "MNLI",
     THREE_WAY,
-    {**_MNLI_PAIR, "label": -1},
+    _MNLI,
     _MNLI_PAIR,
     "_matched",
     aliases=("MNLI-m", "MNLI-matched"),
@@ -79,13 +65,7 @@ MNLI = _task(
     test_rows=9796,
 )
 MNLI_MISMATCHED = _task(
-    "MNLI-mm",
-    THREE_WAY,
-    {**_MNLI_PAIR, "label": -1},
-    _MNLI_PAIR,
-    "_mismatched",
-    aliases=("MNLI-mismatched",),
-    test_rows=9847,
+    "MNLI-mm", THREE_WAY, _MNLI, _MNLI_PAIR, "_mismatched", aliases=("MNLI-mismatched",), test_rows=9847
 )
 QNLI = _task("QNLI", TWO_WAY, {**_PAIR, "label": 3}, _PAIR, test_rows=5463)
 RTE = _task("RTE", TWO_WAY, {**_PAIR, "label": 3}, _PAIR, test_rows=3000)
@@ -93,7 +73,7 @@ WNLI = _task("WNLI", BINARY, {**_PAIR, "label": 3}, _PAIR, test_rows=146)
 AX = Task(
     "AX",
     THREE_WAY,
-    metrics=("matthews", "accuracy"),
+    metrics=_MATTHEWS,
     dev=Split("diagnostic-full.tsv", text_a=5, text_b=6, label=7),
     test=Split("diagnostic.tsv", **_PAIR),
     aliases=("diagnostic",),

@@ -1,52 +1,40 @@
-"""The definition of a task, and the reader of its tab-separated files."""
+"""The definition of a task, the registry of tasks, and the reader of their tab-separated files."""
 
 from __future__ import annotations
 
 import codecs
 import dataclasses
+import itertools
 import math
 import os
-from typing import Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.tasks import encodings
 
 
+@dataclasses.dataclass(eq=False)
 class InputExample:
     """A text or a pair of texts (not tokenized), with its class or number. The guid is unique in its split."""
 
-    def __init__(
-        self, guid: str, text_a: str, text_b: Optional[str] = None, label: Optional[Union[str, float]] = None
-    ) -> None:
-        self.guid = guid
-        self.text_a = text_a
-        self.text_b = text_b
-        self.label = label
+    guid: str
+    text_a: str
+    text_b: Optional[str] = None
+    label: Optional[Union[str, float]] = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The file of one split and its columns. Columns count from 0; -1 is the last.
-
-    Attributes:
-      file: path relative to the task's data folder.
-      text_a: column of the first text.
-      text_b: column of the second text, for a task on pairs.
-      label: column of the label; None if the split has no labels.
-      header: whether the first line contains column names.
-      only: keep only rows with this text in this column, e.g. (0, "zh").
-      skip_short_rows: skip rows with too few columns and warn, instead of raising an error. For published files that
-        contain such rows.
-    """
+    """The file of one split, relative to the task's data folder, and its columns. They count from 0; -1 is the last."""
 
     file: str
     text_a: int
-    text_b: Optional[int] = None
-    label: Optional[int] = None
+    text_b: Optional[int] = None  # for a task on pairs
+    label: Optional[int] = None  # None if the split has no labels
     header: bool = True
-    only: Optional[Tuple[int, str]] = None
-    skip_short_rows: bool = False
+    only: Optional[Tuple[int, str]] = None  # keep only rows with this text in this column, e.g. (0, "zh")
+    skip_short_rows: bool = False  # and warn, instead of raising an error; for published files that contain such rows
 
     def columns_needed(self) -> int:
         """Return the minimum number of columns of a row; column -1 comes after all others."""
@@ -57,31 +45,19 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Predict a class or a number for a text or a pair of texts.
-
-    Attributes:
-      name: name on the command line (case-insensitive).
-      labels: the classes in order. Empty for a regression task.
-      metrics: names in `evaluation.metrics.METRICS`; the first is the primary metric.
-      train, dev, test: the splits; None if there is no such split, or for custom data.
-      aliases: other names on the command line.
-      spellings: label in the files -> label of the task, where they differ.
-      label_range: smallest and largest value of a regression label; predictions are clipped to it.
-      submission: name of the file (without .tsv) that the benchmark's server expects; defaults to the task's name.
-      test_rows: published number of rows of the test split.
-    """
+    """Predict a class or a number for a text or a pair of texts. Custom data has a task without splits."""
 
     name: str
-    labels: Tuple[str, ...]
-    metrics: Tuple[str, ...] = ("accuracy",)
+    labels: Tuple[str, ...]  # the classes in order; empty for a regression task
+    metrics: Tuple[str, ...] = ("accuracy",)  # names in `evaluation.metrics.METRICS`; the first is the primary metric
     train: Optional[Split] = None
     dev: Optional[Split] = None
     test: Optional[Split] = None
-    aliases: Tuple[str, ...] = ()
-    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    label_range: Optional[Tuple[float, float]] = None
-    submission: Optional[str] = None
-    test_rows: Optional[int] = None
+    aliases: Tuple[str, ...] = ()  # other names on the command line
+    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # label in the files -> label, if different
+    label_range: Optional[Tuple[float, float]] = None  # of a regression task; predictions are clipped to it
+    submission: Optional[str] = None  # name of the file that the benchmark's server expects, if not the task's name
+    test_rows: Optional[int] = None  # published number of rows of the test split
 
     @property
     def is_regression(self) -> bool:
@@ -101,17 +77,44 @@ class Task:
         return split
 
 
+_TASKS: Dict[str, Task] = {}
+
+
+def _key(name: str) -> str:
+    """Look-ups ignore case, hyphens, underscores and spaces."""
+    return "".join(letter for letter in name.lower() if letter not in "-_ ")
+
+
+def register(task: Task) -> Task:
+    """Add a task under its name and aliases; raise a ValueError if one of them is taken."""
+    keys = {_key(name) for name in (task.name,) + task.aliases}
+    for key in keys:
+        if key in _TASKS:
+            raise ValueError(f"The task name '{key}' is taken by {_TASKS[key].name}.")
+    _TASKS.update(dict.fromkeys(keys, task))
+    return task
+
+
+def names() -> List[str]:
+    """Return the names of all tasks in order of registration."""
+    return list(dict.fromkeys(task.name for task in _TASKS.values()))
+
+
+def get(name: str) -> Task:
+    """Return a task by name or alias; raise a `UserError` that lists all tasks if there is none."""
+    if _key(name) not in _TASKS:
+        raise errors.unknown("task", name, names())
+    return _TASKS[_key(name)]
+
+
 def read_lines(path: str) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file without line ends and without a byte order mark.
+    """Yield the lines of a UTF-8 file without line ends and byte order mark; raise a `UserError` if it is not UTF-8.
 
     Only LF and CRLF end a line, as texts may contain other Unicode line breaks. The file is read in blocks.
-
-    Raises:
-      errors.UserError: the file is missing or not UTF-8.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     line_start = ""
-    for block in encodings.read_blocks(path):
+    for block in itertools.chain(encodings.read_blocks(path), [b""]):
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError:
@@ -135,13 +138,9 @@ def read_examples(task: Task, data_dir: str, split_name: str, quiet: bool = Fals
     """Yield the examples of a split while reading its file; unless `quiet`, warn about skipped rows.
 
     Examples of a split without labels get the first label, as in the original scripts, or 0.0.
-
-    Raises:
-      errors.UserError: a missing file, a row with too few columns, an unknown label, or no examples.
     """
     split = task.split(split_name)
     path = os.path.join(data_dir, split.file)
-    read_label = _read_number if task.is_regression else _read_class
     label: Union[str, float] = 0.0 if task.is_regression else task.labels[0]
     columns_needed = split.columns_needed()
     count = 0
@@ -162,7 +161,7 @@ def read_examples(task: Task, data_dir: str, split_name: str, quiet: bool = Fals
             continue
         count += 1
         if split.label is not None:
-            label = read_label(task, row[split.label], f"{path}, line {number}")
+            label = _read_label(task, row[split.label], f"{path}, line {number}")
         text_b = None if split.text_b is None else row[split.text_b]
         yield InputExample(f"{split_name}-{number - 1}", row[split.text_a], text_b, label)
     if skipped and not quiet:
@@ -172,21 +171,25 @@ def read_examples(task: Task, data_dir: str, split_name: str, quiet: bool = Fals
         raise errors.UserError(f"{path} contains no examples of {task.name}.")
 
 
-def _read_class(task: Task, cell: str, place: str) -> str:
-    label = cell.strip()
-    label = task.spellings.get(label, label)
-    if label not in task.labels:
-        raise errors.UserError(f"{place}: unknown label '{cell}'; {task.name} has the labels {', '.join(task.labels)}.")
-    return label
-
-
-def _read_number(task: Task, cell: str, place: str) -> float:
-    least, most = task.label_range or (float("-inf"), float("inf"))
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or not least <= value <= most:
+def _read_label(task: Task, cell: str, place: str) -> Union[str, float]:
+    if not task.is_regression:
+        label = task.spellings.get(cell.strip(), cell.strip())
+        if label not in task.labels:
+            known = ", ".join(task.labels)
+            raise errors.UserError(f"{place}: unknown label '{cell}'; {task.name} has the labels {known}.")
+        return label
+    least, most = task.label_range or (-math.inf, math.inf)
+    value = parse_finite(cell)
+    if value is None or not least <= value <= most:
         limits = f" from {least:g} to {most:g}" if task.label_range else ""
         raise errors.UserError(f"{place}: {task.name} expects a finite number{limits} as label, found '{cell}'.")
     return value
+
+
+def parse_finite(text: str) -> Optional[float]:
+    """Return the number in a text; None if it is not a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

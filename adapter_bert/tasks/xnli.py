@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from adapter_bert.tasks.registry import register
-from adapter_bert.tasks.task import Split, Task
+from adapter_bert.tasks.task import Split, Task, register
 
 LANGUAGES = ("zh", "ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi")
 

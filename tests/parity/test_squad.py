@@ -13,7 +13,7 @@ from adapter_bert.evaluation.answer_decoding import AnswerDecoder
 from adapter_bert.evaluation.answers import AnswerRules
 from adapter_bert.pipeline import spans
 from adapter_bert.tasks import squad
-from adapter_bert.tasks.squad.dataset import Dataset
+from adapter_bert.tasks.squad import Dataset
 from tests.helpers import SHARED
 
 pytestmark = pytest.mark.parity

@@ -24,7 +24,7 @@ from adapter_bert.pipeline.feature_store import FeatureStore, num_records
 from adapter_bert.pipeline.records import file_based_input_fn_builder
 from adapter_bert.pipeline.windows import WindowConfig
 from adapter_bert.tasks import squad
-from adapter_bert.tasks.squad.dataset import Dataset, GoldAnswer, Paragraph, Question
+from adapter_bert.tasks.squad import Dataset, GoldAnswer, Paragraph, Question
 from tests.helpers import run_batches
 from tests.kill import Program
 from tests.pipeline.squad_data import SMALL, SQUAD_V1, asked, features_of, made_up, needed, sample, write_vocabulary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import pytest
 
@@ -15,6 +15,7 @@ from adapter_bert.tasks.task import read_rows
 from tests.helpers import SHARED, as_tuples, assert_mentions, message_of, write_file
 
 GLUE_DATA = os.path.join(SHARED, "data", "glue_data")
+Layout = Tuple[str, List[Tuple[str, Optional[str], Optional[str]]]]
 
 
 def table(*rows: str) -> str:
@@ -22,204 +23,134 @@ def table(*rows: str) -> str:
     return "".join(row.replace("|", "\t") + "\n" for row in rows)
 
 
-def read(task_name: str, folder, split: str = "train") -> list:
-    return as_tuples(tasks.read_examples(tasks.get(task_name), str(folder), split))
+def layout(columns: str, *rows: str, header: bool = True) -> Layout:
+    """Return the content of a file, and the (text_a, text_b, label) in it; None for a column that it does not have.
+
+    The first row names all columns. `columns` names those with text_a, text_b and label.
+    """
+    names, *cells = [row.lstrip("\ufeff").split("|") for row in rows]
+    named = [dict(zip(names, row)) for row in cells]
+    a, b, label = columns.split("|")
+    return table(*rows[0 if header else 1 :]), [(row[a], row.get(b), row.get(label)) for row in named]
+
+
+def splits(columns: str, labelled: List[str], test: List[str], header: bool = True) -> Dict[str, Layout]:
+    train = layout(columns, *labelled, header=header)
+    return {"train.tsv": train, "dev.tsv": train, "test.tsv": layout(columns, *test)}
+
+
+def mnli(genre: str, dev: str, test: str) -> Dict[str, Layout]:
+    columns = "sentence1|sentence2|gold_label"
+    rows = ["Cream skimming.|Skim it.|entailment|neutral", 'They said "no".|Yes|contradiction|contradiction']
+    rows = [MNLI_ROW + row for row in (*rows, "One of us.|We are many.|entailment|entailment")]
+    five_labels = "|label1|label2|label3|label4|label5|gold_label"
+    return {
+        "train.tsv": layout(columns, MNLI + "|label1|gold_label", *rows),
+        f"dev_{genre}.tsv": layout(columns, MNLI + five_labels, MNLI_ROW + dev),
+        f"test_{genre}.tsv": layout(columns, MNLI, MNLI_ROW + test),
+    }
 
 
 MNLI = "index|promptID|pairID|genre|s1_binary_parse|s2_binary_parse|s1_parse|s2_parse|sentence1|sentence2"
-MNLI_ROW = "{}|31193|31193n|government|( p|( q|(ROOT p|(ROOT q|"
-FIVE_LABELS = "label1|label2|label3|label4|label5"
+MNLI_ROW = "0|31193|31193n|government|( p|( q|(ROOT p|(ROOT q|"
 STSB = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2"
-STSB_ROW = "{}|main-captions|MSRvid|2012test|0001|none|none|"
-MNLI_TRAIN = (
-    table(
-        MNLI + "|label1|gold_label",
-        MNLI_ROW.format(0) + "Cream skimming.|Skim it.|entailment|neutral",
-        MNLI_ROW.format(1) + 'They said "no".|Yes|contradiction|contradiction',
-        MNLI_ROW.format(2) + "One of us.|We are many.|entailment|entailment",
-    ),
-    [
-        ("Cream skimming.", "Skim it.", "neutral"),
-        ('They said "no".', "Yes", "contradiction"),
-        ("One of us.", "We are many.", "entailment"),
-    ],
-)
-Layout = Tuple[str, List[tuple]]
+STSB_ROW = "0|main-captions|MSRvid|2012test|0001|none|none|"
 
-
-def splits(labelled: Layout, test: Layout) -> Dict[str, Layout]:
-    return {"train.tsv": labelled, "dev.tsv": labelled, "test.tsv": test}
-
-
-# Task -> file -> its published layout, and the (text_a, text_b, label) to read. Labels of test splits are unknown: they
-# get the first label, or 0.0, as in the original scripts.
+# Task -> file -> its published layout, and the texts and labels in it.
 LAYOUTS: Dict[str, Dict[str, Layout]] = {
     "CoLA": splits(
-        (
-            table("gj04|1||Our friends won't buy this analysis.", "gj04|0|*|They drank the pub."),
-            [("Our friends won't buy this analysis.", None, "1"), ("They drank the pub.", None, "0")],
-        ),
-        (table("index|sentence", "0|Bill whistled past the house."), [("Bill whistled past the house.", None, "0")]),
+        "sentence||label",
+        ["source|label|mark|sentence", "gj04|1||Our friends won't buy this analysis.", "gj04|0|*|They drank the pub."],
+        ["index|sentence", "0|Bill whistled past the house."],
+        header=False,
     ),
     "SST-2": splits(
-        (
-            table("sentence|label", "hide new secretions from the parental units |0", "a gem |1"),
-            [("hide new secretions from the parental units ", None, "0"), ("a gem ", None, "1")],
-        ),
-        (table("index|sentence", "0|uneasy mishmash ."), [("uneasy mishmash .", None, "0")]),
+        "sentence||label",
+        ["sentence|label", "hide new secretions from the parental units |0", "a gem |1"],
+        ["index|sentence", "0|uneasy mishmash ."],
     ),
     "MRPC": splits(
-        (
-            "\ufeff"
-            + table(
-                "Quality|#1 ID|#2 ID|#1 String|#2 String",
-                '1|702876|702977|He called " the witness " a liar .|" The witness lied .',
-                '0|2108705|2108831|"Yucaipa owned it .|Yucaipa bought it .',
-            ),
-            [
-                ('He called " the witness " a liar .', '" The witness lied .', "1"),
-                ('"Yucaipa owned it .', "Yucaipa bought it .", "0"),
-            ],
-        ),
-        (
-            "\ufeff"
-            + table(
-                "index|#1 ID|#2 ID|#1 String|#2 String",
-                "0|1089874|1089925|PCCW 's chief will report to So .|\" He will report .",
-            ),
-            [("PCCW 's chief will report to So .", '" He will report .', "0")],
-        ),
+        "#1 String|#2 String|Quality",
+        [
+            "\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String",
+            '1|702876|702977|He called " the witness " a liar .|" The witness lied .',
+            '0|2108705|2108831|"Yucaipa owned it .|Yucaipa bought it .',
+        ],
+        ["\ufeffindex|#1 ID|#2 ID|#1 String|#2 String", "0|1089874|1089925|PCCW 's chief reports .|\" He reports ."],
     ),
     "STS-B": splits(
-        (
-            table(
-                STSB + "|score",
-                STSB_ROW.format(0) + "A plane is taking off.|An air plane is taking off.|5.000",
-                STSB_ROW.format(1) + 'A "large" flute.|A flute.|3.8',
-                STSB_ROW.format(2) + "A man is smoking.|A man is skating.|0.000",
-            ),
-            [
-                ("A plane is taking off.", "An air plane is taking off.", 5.0),
-                ('A "large" flute.', "A flute.", 3.8),
-                ("A man is smoking.", "A man is skating.", 0.0),
-            ],
-        ),
-        (
-            table(STSB, STSB_ROW.format(0) + "A girl styles her hair.|A girl brushes her hair."),
-            [("A girl styles her hair.", "A girl brushes her hair.", 0.0)],
-        ),
+        "sentence1|sentence2|score",
+        [
+            STSB + "|score",
+            STSB_ROW + "A plane is taking off.|An air plane is taking off.|5.000",
+            STSB_ROW + 'A "large" flute.|A flute.|3.8',
+            STSB_ROW + "A man is smoking.|A man is skating.|0.000",
+        ],
+        [STSB, STSB_ROW + "A girl styles her hair.|A girl brushes her hair."],
     ),
     "QQP": splits(
-        (
-            table(
-                "id|qid1|qid2|question1|question2|is_duplicate",
-                '133273|213221|213222|How is "Naruto" so good?|Why is Naruto good?|1',
-                "402555|536040|536041|How do I stop time?||0",
-            ),
-            [('How is "Naruto" so good?', "Why is Naruto good?", "1"), ("How do I stop time?", "", "0")],
-        ),
-        (
-            table("id|question1|question2", "0|Would the idea work?|Would it?"),
-            [("Would the idea work?", "Would it?", "0")],
-        ),
+        "question1|question2|is_duplicate",
+        [
+            "id|qid1|qid2|question1|question2|is_duplicate",
+            '133273|213221|213222|How is "Naruto" so good?|Why is Naruto good?|1',
+            "402555|536040|536041|How do I stop time?||0",
+        ],
+        ["id|question1|question2", "0|Would the idea work?|Would it?"],
     ),
-    "MNLI": {
-        "train.tsv": MNLI_TRAIN,
-        "dev_matched.tsv": (
-            table(
-                f"{MNLI}|{FIVE_LABELS}|gold_label",
-                MNLI_ROW.format(0)
-                + "The new rights.|Everyone.|neutral|neutral|entailment|neutral|neutral|contradiction",
-            ),
-            [("The new rights.", "Everyone.", "contradiction")],
-        ),
-        "test_matched.tsv": (
-            table(MNLI, MNLI_ROW.format(0) + "Hierbas, ans seco.|An aperitif."),
-            [("Hierbas, ans seco.", "An aperitif.", "contradiction")],
-        ),
-    },
-    "MNLI-mm": {
-        "train.tsv": MNLI_TRAIN,
-        "dev_mismatched.tsv": (
-            table(
-                f"{MNLI}|{FIVE_LABELS}|gold_label",
-                MNLI_ROW.format(0) + "Your gift.|Thanks.|neutral|neutral|entailment|neutral|neutral|entailment",
-            ),
-            [("Your gift.", "Thanks.", "entailment")],
-        ),
-        "test_mismatched.tsv": (
-            table(MNLI, MNLI_ROW.format(0) + "What have you decided?|Why?"),
-            [("What have you decided?", "Why?", "contradiction")],
-        ),
-    },
+    "MNLI": mnli(
+        "matched",
+        "The new rights.|Everyone.|neutral|neutral|entailment|neutral|neutral|contradiction",
+        "Hierbas, ans seco.|An aperitif.",
+    ),
+    "MNLI-mm": mnli(
+        "mismatched",
+        "Your gift.|Thanks.|neutral|neutral|entailment|neutral|neutral|entailment",
+        "What have you decided?|Why?",
+    ),
     "QNLI": splits(
-        (
-            table(
-                "index|question|sentence|label",
-                '0|Who wrote "Zenyatta?|The album was called "Zenyatta" .|not_entailment',
-                '1|When did it end?|"In 1802.|entailment',
-            ),
-            [
-                ('Who wrote "Zenyatta?', 'The album was called "Zenyatta" .', "not_entailment"),
-                ("When did it end?", '"In 1802.', "entailment"),
-            ],
-        ),
-        (
-            table("index|question|sentence", "0|What organ?|It is the heart."),
-            [("What organ?", "It is the heart.", "entailment")],
-        ),
+        "question|sentence|label",
+        [
+            "index|question|sentence|label",
+            '0|Who wrote "Zenyatta?|The album was called "Zenyatta" .|not_entailment',
+            '1|When did it end?|"In 1802.|entailment',
+        ],
+        ["index|question|sentence", "0|What organ?|It is the heart."],
     ),
     "RTE": splits(
-        (
-            table(
-                "index|sentence1|sentence2|label",
-                "0|No weapons were found.|Weapons were found.|not_entailment",
-                "1|A place of sorrow.|A place.|entailment",
-            ),
-            [
-                ("No weapons were found.", "Weapons were found.", "not_entailment"),
-                ("A place of sorrow.", "A place.", "entailment"),
-            ],
-        ),
-        (
-            table("index|sentence1|sentence2", "0|Mangla was summoned.|He came."),
-            [("Mangla was summoned.", "He came.", "entailment")],
-        ),
+        "sentence1|sentence2|label",
+        [
+            "index|sentence1|sentence2|label",
+            "0|No weapons were found.|Weapons were found.|not_entailment",
+            "1|A place of sorrow.|A place.|entailment",
+        ],
+        ["index|sentence1|sentence2", "0|Mangla was summoned.|He came."],
     ),
     "WNLI": splits(
-        (
-            table(
-                "index|sentence1|sentence2|label",
-                "0|I stuck a pin through a carrot. It had a hole.|The carrot had a hole.|1",
-                '1|Steve follows "Fred".|Steve is followed.|0',
-            ),
-            [
-                ("I stuck a pin through a carrot. It had a hole.", "The carrot had a hole.", "1"),
-                ('Steve follows "Fred".', "Steve is followed.", "0"),
-            ],
-        ),
-        (table("index|sentence1|sentence2", "0|Horses ran away.|They ran."), [("Horses ran away.", "They ran.", "0")]),
+        "sentence1|sentence2|label",
+        [
+            "index|sentence1|sentence2|label",
+            "0|I stuck a pin through a carrot. It had a hole.|The carrot had a hole.|1",
+            '1|Steve follows "Fred".|Steve is followed.|0',
+        ],
+        ["index|sentence1|sentence2", "0|Horses ran away.|They ran."],
     ),
     "AX": {
-        "diagnostic-full.tsv": (
-            table(
-                "Lexical Semantics|Predicate-Argument Structure|Logic|Knowledge|Domain|Premise|Hypothesis|Label",
-                '||Negation||Artificial|The cat sat.|The cat did not "sit".|contradiction',
-                "Lexical entailment||||News|It rains cats.|It rains.|entailment",
-                "|||World knowledge|News|It rains.|It pours.|neutral",
-            ),
-            [
-                ("The cat sat.", 'The cat did not "sit".', "contradiction"),
-                ("It rains cats.", "It rains.", "entailment"),
-                ("It rains.", "It pours.", "neutral"),
-            ],
+        "diagnostic-full.tsv": layout(
+            "Premise|Hypothesis|Label",
+            "Lexical Semantics|Predicate-Argument Structure|Logic|Knowledge|Domain|Premise|Hypothesis|Label",
+            '||Negation||Artificial|The cat sat.|The cat did not "sit".|contradiction',
+            "Lexical entailment||||News|It rains cats.|It rains.|entailment",
+            "|||World knowledge|News|It rains.|It pours.|neutral",
         ),
-        "diagnostic.tsv": (
-            table("index|sentence1|sentence2", "0|The cat sat.|The cat did not sit."),
-            [("The cat sat.", "The cat did not sit.", "contradiction")],
+        "diagnostic.tsv": layout(
+            "sentence1|sentence2|label", "index|sentence1|sentence2", "0|The cat sat.|The cat did not sit."
         ),
     },
 }
+
+
+def read(task_name: str, folder, split: str = "train") -> list:
+    return as_tuples(tasks.read_examples(tasks.get(task_name), str(folder), split))
 
 
 def test_the_layouts_above_cover_every_task_file_and_label():
@@ -227,8 +158,8 @@ def test_the_layouts_above_cover_every_task_file_and_label():
     for task in glue.TASKS:
         files = [split.file for split in (task.train, task.dev, task.test) if split]
         assert files == list(LAYOUTS[task.name])
-        labels = {label for _, rows in LAYOUTS[task.name].values() for _, _, label in rows}
-        assert labels == (set(task.labels) or {0.0, 3.8, 5.0})
+        labels = {label for _, rows in LAYOUTS[task.name].values() for _, _, label in rows if label}
+        assert labels == (set(task.labels) or {"0.000", "3.8", "5.000"})
 
 
 @pytest.mark.parametrize("task_name", LAYOUTS)
@@ -239,10 +170,14 @@ def test_a_task_reads_the_texts_and_labels_of_its_published_files(tmp_path, task
         assert_mentions(message_of(read, task_name, tmp_path), "AX", "train")
         return
     file, header = task.split(split).file, task.split(split).header
-    content, expected = LAYOUTS[task_name][file]
+    content, rows = LAYOUTS[task_name][file]
     write_file(tmp_path, file, content)
-    rows = enumerate(expected, start=int(header))
-    assert read(task_name, tmp_path, split) == [(f"{split}-{number}", *example) for number, example in rows]
+    expected: List[Tuple[str, str, Optional[str], Any]] = []
+    for number, (text_a, text_b, label) in enumerate(rows, start=int(header)):
+        # Labels of test splits are unknown: they get the first label, or 0.0, as in the original scripts.
+        value: Any = float(label or 0) if task.is_regression else label or task.labels[0]
+        expected.append((f"{split}-{number}", text_a, text_b, value))
+    assert read(task_name, tmp_path, split) == expected != []
 
 
 @pytest.mark.parametrize(
@@ -290,16 +225,15 @@ def test_classes_metrics_and_submissions_are_the_published_ones(task_name, label
 
 @pytest.mark.parametrize("score", ["5.001", "-0.1", "nan", "high", ""])
 def test_an_impossible_score_of_sts_b_is_reported_with_its_line(tmp_path, score):
-    rows = [STSB_ROW.format(0) + "a|b|1.5", STSB_ROW.format(1) + f"a|b|{score}"]
-    path = write_file(tmp_path, "train.tsv", table(STSB + "|score", *rows))
+    path = write_file(tmp_path, "train.tsv", table(STSB + "|score", STSB_ROW + "a|b|1.5", STSB_ROW + f"a|b|{score}"))
     assert_mentions(message_of(read, "STS-B", tmp_path), f"{path}, line 3", "from 0 to 5", f"'{score}'")
 
 
 @pytest.mark.parametrize(
     "task_name, rows, found, expected",
     [
-        ("MNLI", [MNLI + "|label1|gold_label", MNLI_ROW.format(0) + "a|b"], 10, 11),
-        ("STS-B", [STSB + "|score", STSB_ROW.format(0) + "a|7"], 9, 10),
+        ("MNLI", [MNLI + "|label1|gold_label", MNLI_ROW + "a|b"], 10, 11),
+        ("STS-B", [STSB + "|score", STSB_ROW + "a|7"], 9, 10),
     ],
 )
 def test_a_row_that_ends_before_its_label_is_reported(tmp_path, task_name, rows, found, expected):
@@ -327,30 +261,25 @@ def xnli_dir(tmp_path):
     return tmp_path
 
 
-def test_xnli_accepts_the_spelling_of_its_training_files(xnli_dir):
+def test_xnli_reads_the_rows_of_its_language_and_the_spelling_of_its_training_files(xnli_dir):
     assert read("XNLI", xnli_dir) == [
         ("train-1", "从概念上看", "b", "contradiction"),
         ("train-2", "从概念上看", "c", "neutral"),
     ]
     assert read("XNLI-de", xnli_dir)[0][1:] == ("Begrifflich", "b", "contradiction")
-
-
-@pytest.mark.parametrize("split", ["dev", "test"])
-def test_xnli_keeps_only_the_rows_of_its_language(xnli_dir, split):
-    assert read("XNLI", xnli_dir, split) == [(f"{split}-2", "他说", "他打", "contradiction")]
-    assert read("XNLI-de", xnli_dir, split) == [
-        (f"{split}-1", "und er sagte", "Er rief", "neutral"),
-        (f"{split}-3", "und er sagte", "Er sprach", "entailment"),
-    ]
-    assert_mentions(message_of(read, "XNLI-sw", xnli_dir, split), f"xnli.{split}.tsv", "no examples", "XNLI-sw")
+    for split in ("dev", "test"):
+        assert read("XNLI", xnli_dir, split) == [(f"{split}-2", "他说", "他打", "contradiction")]
+        assert read("XNLI-de", xnli_dir, split) == [
+            (f"{split}-1", "und er sagte", "Er rief", "neutral"),
+            (f"{split}-3", "und er sagte", "Er sprach", "entailment"),
+        ]
+        assert_mentions(message_of(read, "XNLI-sw", xnli_dir, split), f"xnli.{split}.tsv", "no examples", "XNLI-sw")
 
 
 def test_the_xnli_processor_reads_chinese_by_default(xnli_dir):
     processor, folder = XnliProcessor(), str(xnli_dir)
-    assert processor.language == "zh"
     assert as_tuples(processor.get_train_examples(folder)) == read("XNLI", xnli_dir)
     processor.language = "de"
-    assert as_tuples(processor.get_train_examples(folder)) == read("XNLI-de", xnli_dir)
     assert as_tuples(processor.get_dev_examples(folder)) == read("XNLI-de", xnli_dir, "dev")
     assert processor.get_labels() == list(THREE_WAY)
     processor.language = "klingon"

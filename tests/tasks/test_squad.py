@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import squad
-from adapter_bert.tasks.squad import GoldAnswer, reader
+from adapter_bert.tasks.squad import GoldAnswer
 from tests.helpers import SHARED, assert_mentions, message_of, write_file
 
 CONTEXT = "The cat sees the dog. The dog sees the cat, not the 🐈 cat."
@@ -63,36 +63,39 @@ TEST = [{"id": "a", "question": "Who?"}, {"id": "b", "question": "", "answers": 
 # ------------------------------------------------------------------------------------------------- reading
 
 
-def test_a_file_of_version_1_is_read(tmp_path):
-    dataset = squad.read(write(tmp_path, content(paragraph(*V1))))
-    assert [(p.context, [q.id for q in p.questions]) for p in dataset.paragraphs] == [(CONTEXT, ["a", "b"])]
-    assert [q.text for q in dataset.questions()] == ["Who is a?", "Who is b?"]
-    assert next(dataset.questions()).found == GoldAnswer("cat", 4)
-    assert dataset.golds() == {"a": ["cat"], "b": ["dog", "The dog"]}
-    assert dataset.num_questions == 2
+def test_a_file_is_read_with_all_its_articles_in_order(tmp_path):
+    articles = [
+        {"paragraphs": [paragraph(*V1), paragraph()]},
+        {"title": 1, "paragraphs": [paragraph(qa("0", ("cat", 4)))]},
+    ]
+    dataset = squad.read(write(tmp_path, {"data": articles}))
+    assert [(p.context, [q.id for q in p.questions]) for p in dataset.paragraphs] == [
+        (CONTEXT, ["a", "b"]),
+        (CONTEXT, []),
+        (CONTEXT, ["0"]),
+    ]
+    assert [q.text for q in dataset.questions()] == ["Who is a?", "Who is b?", "Who is 0?"]
+    assert dataset.golds() == {"a": ["cat"], "b": ["dog", "The dog"], "0": ["cat"]}
+    assert dataset.num_questions == 3
     assert dataset.has_answers and not dataset.says_impossible
-    marked = b"\xef\xbb\xbf" + json.dumps(content(paragraph(*V1)), ensure_ascii=False).encode("utf-8")
+    marked = b"\xef\xbb\xbf" + json.dumps({"data": articles}, ensure_ascii=False).encode("utf-8")
     assert squad.read(write(tmp_path, marked)) == dataset
 
 
-def test_plausible_answers_of_unanswerable_questions_do_not_count():
-    dataset = parse(*V2)
-    assert [q.is_impossible for q in dataset.questions()] == [False, True]
-    assert dataset.golds() == {"a": ["cat"], "b": []}
+@pytest.mark.parametrize(
+    "questions, impossible",
+    [
+        (V2, "b"),  # whose plausible answers do not count
+        # Without the key, a question without answers is unanswerable if others have some.
+        ([*V1, qa("c"), {"id": "d", "question": ""}, qa("e", is_impossible=False)], "cd"),
+        ([qa("a"), qa("b", is_impossible=True)], "ab"),
+    ],
+)
+def test_questions_are_unanswerable_if_the_file_says_so_or_only_others_have_answers(questions, impossible):
+    dataset = parse(*questions)
+    assert [question.id for question in dataset.questions() if question.is_impossible] == list(impossible)
+    assert [dataset.golds()[name] for name in impossible] == [[] for _ in impossible]
     assert dataset.has_answers and dataset.says_impossible
-
-
-def test_paragraphs_of_all_articles_are_in_order():
-    articles = [{"paragraphs": [paragraph(qa("c")), paragraph()]}, {"title": 1, "paragraphs": [paragraph(qa("a"))]}]
-    dataset = squad.parse({"data": articles}, "squad.json")
-    assert ids(dataset) == ["c", "a"] and len(dataset.paragraphs) == 3
-
-
-def test_without_the_key_a_question_without_answers_is_unanswerable_if_others_have_some():
-    dataset = parse(*V1, qa("c"), {"id": "d", "question": ""}, qa("e", is_impossible=False))
-    assert [q.is_impossible for q in dataset.questions()] == [False, False, True, True, False]
-    only_negatives = parse(qa("a"), qa("b", is_impossible=True))
-    assert [q.is_impossible for q in only_negatives.questions()] == [True, True]
 
 
 @pytest.mark.parametrize("questions", [TEST, [dict(question, is_impossible=False) for question in TEST]])
@@ -107,18 +110,12 @@ def test_a_test_file_has_neither_answers_nor_unanswerable_questions(questions):
     "text, given, start",
     [
         ("cat", 4, 4),
-        ("cat", 0, 4),
-        ("cat", -7, 4),
-        ("cat", 5, 4),
         ("cat", 21, 4),  # 17 from the first, 18 from the second
         ("cat", 22, 39),
-        ("cat", 40, 39),
         ("cat", 10**30, 54),
         ("cat", 4.0, 4),
-        ("🐈 cat", 52, 52),  # offsets count code points
-        ("🐈 cat", 54, 52),
+        ("🐈 cat", 54, 52),  # offsets count code points
         ("cat.", -4, 54),  # not from the end, as in a slice
-        ("bird", 4, None),
         ("Cat", 4, None),
         ("", 4, None),
         (" ", 3, None),
@@ -127,8 +124,6 @@ def test_a_test_file_has_neither_answers_nor_unanswerable_questions(questions):
 def test_the_start_of_an_answer_is_the_given_or_the_nearest_one(text, given, start):
     answer = next(parse(qa("a", (text, given))).questions()).answers[0]
     assert answer == GoldAnswer(text, start, moved=start is not None and start != given)
-    if start is not None:
-        assert CONTEXT[start : start + len(text)] == text
 
 
 @settings(derandomize=True, max_examples=500, deadline=None)
@@ -136,7 +131,7 @@ def test_the_start_of_an_answer_is_the_given_or_the_nearest_one(text, given, sta
 def test_the_nearest_start_equals_a_search_over_all_starts(context, text, offset):
     starts = [start for start in range(len(context)) if context.startswith(text, start)]
     expected = min(starts, key=lambda start: (abs(start - offset), start), default=None)
-    assert reader._nearest(context, text, offset) == expected
+    assert next(parse(qa("a", (text, offset)), context=context).questions()).answers[0].start == expected
 
 
 def test_the_first_answer_in_the_context_is_found():
@@ -188,22 +183,19 @@ def test_a_missing_file_or_a_folder_is_reported(tmp_path):
     assert message_of(squad.read, "nosuch://bucket/dev.json")
 
 
-def test_a_file_cut_off_anywhere_is_reported(tmp_path):
-    data = json.dumps(content(paragraph(*V1)), ensure_ascii=False).encode("utf-8")
-    for end in range(len(data)):
-        assert message_of(squad.read, write(tmp_path, data[:end]))
+DELETE = "delete this value"
 
 
-def changed(place: str, value: object = None, delete: bool = False) -> dict:
+def changed(place: str, value: object = DELETE) -> dict:
     """Return a valid file of version 2.0 with one value changed or deleted."""
     top = content(paragraph(), paragraph(*copy.deepcopy(V2)))
     node, keys = top, [int(key) if key.isdigit() else key for key in re.findall(r"\w+", place)]
     for key in keys[:-1]:
         node = node[key]
-    if delete:
+    if value == DELETE:
         del node[keys[-1]]
     else:
-        node[keys[-1]] = value
+        node[keys[-1]] = copy.deepcopy(value)
     return top
 
 
@@ -224,7 +216,7 @@ QA = f"{PAGE}.qas[0]"
     ],
 )
 def test_a_missing_key_is_reported_with_its_place_and_the_existing_keys(place, key, found):
-    message = error_of(changed(f"{place}.{key}", delete=True))
+    message = error_of(changed(f"{place}.{key}"))
     assert message.startswith(f", {place}:")
     assert_mentions(message, f"'{key}'", f"found: {found}.")
 
@@ -279,57 +271,41 @@ def test_inconsistent_content_is_reported(value, facts):
     assert_mentions(error_of(value), *facts)
 
 
-FUZZED = content(paragraph(*V1), paragraph(*[dict(question, id=question["id"] * 2) for question in V2]), paragraph())
-JUNK = [None, True, False, 0, -1, 2.5, 1e400, "", " ", "x", "\ud800", "a\nb", [], [[]], {}, {"text": 1}, [None]]
-DELETE = "delete this value"
+def values(value: object, place: str = "") -> dict:
+    """Return all values in a JSON value, by place."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = {place: value} if place else {}
+    for key, child in children:
+        found.update(values(child, f"{place}.{key}"))
+    return found
 
 
-def places(value: object, above: tuple = ()) -> list:
-    """Return the parent and key of all values in a JSON value."""
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    return [place for key in keys for place in [(value, key), *places(value[key])]]
-
-
-def corrupted(changes: list) -> dict:
-    top = copy.deepcopy(FUZZED)
-    for position, junk in changes:
-        found = places(top)
-        if found:
-            parent, key = found[position % len(found)]
-            if junk == DELETE:
-                del parent[key]
-            else:
-                parent[key] = copy.deepcopy(junk)
-    return top
+VALUES = values(content(paragraph(), paragraph(*V2)))
+JUNK = [None, True, False, 0, -1, 2.5, 1e400, "", " ", "x", "\ud800", "a\nb", [], [[]], {}, {"text": 1}, [None], DELETE]
 
 
 def test_any_damage_is_either_read_or_reported_in_one_line():
     outcomes = collections.Counter()
-    copies = [parent[key] for parent, key in places(FUZZED)]
-    change = st.tuples(st.integers(0, 200), st.sampled_from([*JUNK, *copies, DELETE]))
 
-    def attempt(outcome, use, *args):
+    def attempt(use, *args):
         try:
             result = use(*args)
-            outcomes[outcome, "succeeded"] += 1
+            outcomes[use.__name__, "succeeded"] += 1
             return result
         except UserError as error:
             assert str(error).startswith("squad.json") and "\n" not in str(error)
-            outcomes[outcome, "reported"] += 1
+            outcomes[use.__name__, "reported"] += 1
             return None
 
-    @settings(derandomize=True, max_examples=800, deadline=None)
-    @given(st.lists(change, min_size=1, max_size=3))
-    def check(changes):
-        dataset = attempt("parse", squad.parse, corrupted(changes), "squad.json")
-        if dataset:
-            assert len(set(ids(dataset))) == dataset.num_questions and squad.fingerprint(dataset)
-            json.dumps([squad.describe(dataset), dataset.golds()], ensure_ascii=False).encode("utf-8")
-            attempt("version", squad.check_version, dataset, True)
-            attempt("version", squad.check_version, dataset, False)
-            attempt("training", squad.for_training, dataset)
-
-    check()
+    for place in VALUES:
+        for value in [*JUNK, *VALUES.values()]:
+            dataset = attempt(squad.parse, changed(place, value), "squad.json")
+            if dataset:
+                assert len(set(ids(dataset))) == dataset.num_questions and dataset.fingerprint
+                json.dumps([dataset.counts(), dataset.golds()], ensure_ascii=False).encode("utf-8")
+                attempt(squad.check_version, dataset, True)
+                attempt(squad.check_version, dataset, False)
+                attempt(squad.for_training, dataset)
     assert len(outcomes) >= 5 and min(outcomes["parse", "succeeded"], outcomes["parse", "reported"]) > 50, outcomes
 
 
@@ -376,7 +352,7 @@ def test_one_warning_lists_excluded_questions_and_moved_answers(log):
     [warning] = log
     assert_mentions(warning, "squad.json", "3 of 9", "1 (none)", "3 (far, blank, far-2)", "2 (empty, empty-no)")
     assert_mentions(warning, "1 (moved)")
-    assert squad.describe(dataset) == {
+    assert dataset.counts() == {
         "paragraphs": 4,
         "empty_contexts": 1,
         "questions": 9,
@@ -401,9 +377,9 @@ def test_a_file_without_anything_to_train_on_is_reported(pages, facts):
 
 def test_the_fingerprint_depends_on_everything_but_ids():
     a, b = V2
-    same = squad.fingerprint(parse(a, b))
+    same = parse(a, b).fingerprint
     assert same == "sha256:eecb047d9ad73203"
-    assert squad.fingerprint(parse(dict(a, id="x"), dict(b, id="y", plausible_answers=[]))) == same
+    assert parse(dict(a, id="x"), dict(b, id="y", plausible_answers=[])).fingerprint == same
     others = [
         parse(a, b, context=CONTEXT + " "),
         parse(b, a),
@@ -414,7 +390,7 @@ def test_the_fingerprint_depends_on_everything_but_ids():
         parse(a, dict(b, is_impossible=False)),
         squad.parse(content(paragraph(a), paragraph(b)), "squad.json"),
     ]
-    assert len({same, *map(squad.fingerprint, others)}) == len(others) + 1
+    assert len({same, *(other.fingerprint for other in others)}) == len(others) + 1
 
 
 # ------------------------------------------------------------------------------------------------- real files
@@ -437,7 +413,7 @@ def test_the_published_files_are_read_completely(name, is_version_2, counts, log
         pytest.skip(f"REAL DATA NOT TESTED: there is no {path}")
     dataset = squad.read(path)
     zeros = dict.fromkeys(["empty_contexts", "unanswerable", "answers_not_found", "answers_moved"], 0)
-    assert squad.describe(dataset) == dict(zeros, **counts)
+    assert dataset.counts() == dict(zeros, **counts)
     assert dataset.says_impossible == is_version_2
     squad.check_version(dataset, is_version_2)
     assert_mentions(message_of(squad.check_version, dataset, not is_version_2), "--version_2_with_negative")

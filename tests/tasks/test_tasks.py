@@ -10,39 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapter_bert import tasks
-from adapter_bert.tasks import encodings, processors, registry
+from adapter_bert.tasks import encodings, processors
+from adapter_bert.tasks import task as registry
 from adapter_bert.tasks.task import InputExample, Split, Task, read_lines
 from tests.helpers import as_tuples, assert_mentions, message_of, write_cola, write_file
-
-
-def read(task_name: str, folder, split: str = "train") -> list:
-    return as_tuples(tasks.read_examples(tasks.get(task_name), str(folder), split))
-
+from tests.tasks.test_glue import read
 
 # ------------------------------------------------------------------------------------------ bytes and lines
-
-LINE = b"gj04\t1\t\tA sentence."
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        LINE + b"\n" + LINE + b"\n",
-        LINE + b"\n" + LINE,
-        LINE + b"\r\n" + LINE + b"\r\n",
-        LINE + b"\r\n" + LINE,
-        b"\xef\xbb\xbf" + LINE + b"\n" + LINE,
-    ],
-    ids=["unix", "no final newline", "windows", "windows, no final newline", "byte order mark"],
-)
-def test_line_ends_and_byte_order_marks_are_not_part_of_the_text(tmp_path, content):
-    write_file(tmp_path, "train.tsv", content)
-    assert read("CoLA", tmp_path) == [(f"train-{index}", "A sentence.", None, "1") for index in range(2)]
 
 
 @pytest.mark.parametrize(
     "task_name, content, expected",
     [
+        *(
+            (
+                "CoLA",
+                mark + end.join(["x\t1\t\ta", "x\t0\t\tb"]) + final,
+                [("train-0", "a", "1"), ("train-1", "b", "0")],
+            )
+            for mark, end, final in [("", "\n", "\n"), ("", "\n", ""), ("\ufeff", "\n", ""), ("", "\r\n", "\r\n")]
+        ),
+        ("CoLA", "x\t1\t\ta\r\nx\t0\t\tb\r", [("train-0", "a", "1"), ("train-1", "b", "0")]),
         ("SST-2", "sentence\tlabel\r\ngood\t1\r\nbad\t0\r\n", [("train-1", "good", "1"), ("train-2", "bad", "0")]),
         # Blank lines are skipped but counted.
         ("CoLA", "x\t1\t\ta\n\n   \nx\t0\t\tb\n\n", [("train-0", "a", "1"), ("train-3", "b", "0")]),
@@ -52,7 +40,7 @@ def test_line_ends_and_byte_order_marks_are_not_part_of_the_text(tmp_path, conte
         ),
     ],
 )
-def test_only_line_feeds_end_a_row(tmp_path, task_name, content, expected):
+def test_only_line_feeds_end_a_row_and_are_not_part_of_the_text(tmp_path, task_name, content, expected):
     write_file(tmp_path, "train.tsv", content)
     assert [(guid, text, label) for guid, text, _, label in read(task_name, tmp_path)] == expected
 
@@ -80,9 +68,6 @@ def test_a_byte_that_is_not_utf8_is_reported_with_its_line(tmp_path, monkeypatch
     assert_mentions(message_of(read, "CoLA", tmp_path), f"{path}, line 3", "0xe9", "iconv -f cp1252 -t utf-8")
 
 
-# ------------------------------------------------------------------------------------------------- errors
-
-
 @pytest.mark.parametrize(
     "task_name, content, facts",
     [
@@ -91,9 +76,7 @@ def test_a_byte_that_is_not_utf8_is_reported_with_its_line(tmp_path, monkeypatch
         ("CoLA", "x\t1\t\tfine\nx\tgood\t\tnot fine\n", ["line 2", "'good'", "CoLA", "0, 1"]),
         # A spelling of XNLI only.
         ("MNLI", "header\n" + "\t".join("0123456789") + "\tcontradictory\n", ["line 2", "'contradictory'", "MNLI"]),
-        ("SST-2", "", ["no examples", "SST-2"]),
-        ("SST-2", "sentence\tlabel\n", ["no examples", "SST-2"]),
-        ("SST-2", "\n\n", ["no examples", "SST-2"]),
+        *(("SST-2", empty, ["no examples", "SST-2"]) for empty in ("", "sentence\tlabel\n", "\n\n")),
     ],
 )
 def test_a_bad_row_is_reported_with_file_and_line(tmp_path, task_name, content, facts):
@@ -119,13 +102,16 @@ def test_a_missing_file_is_reported_with_what_is_in_its_folder(tmp_path, monkeyp
 # ------------------------------------------------------------------------------------------------- splits
 
 
-def test_a_streamed_split_can_be_read_repeatedly(tmp_path):
+def test_a_streamed_split_is_checked_at_once_and_can_be_read_repeatedly(tmp_path):
     task, folder = tasks.get("CoLA"), write_cola(str(tmp_path))
     split = tasks.StreamedSplit(task, folder, "train")
     in_memory = list(tasks.read_examples(task, folder, "train"))
     assert len(split) == len(in_memory) == 64
     assert as_tuples(split) == as_tuples(split) == as_tuples(in_memory)
     assert tasks.fingerprint(split) == split.fingerprint == tasks.fingerprint(in_memory)
+    with open(os.path.join(folder, "dev.tsv"), "a") as file:
+        file.write("x\tmaybe\t\tthe cat\n")
+    assert_mentions(message_of(tasks.StreamedSplit, task, folder, "dev"), "dev.tsv, line 25", "'maybe'")
 
 
 def test_fingerprints_are_those_that_earlier_runs_stored():
@@ -133,15 +119,6 @@ def test_fingerprints_are_those_that_earlier_runs_stored():
     examples = [InputExample(str(i), f"text {i} 'é", f"b{i}" if i % 2 else None, "0") for i in range(1000)]
     examples.append(InputExample("x", "half a pair \ud800", None, 2.5))
     assert tasks.fingerprint(examples) == tasks.fingerprint(iter(examples)) == "sha256:1cc9063caf4472e4"
-
-
-def test_a_streamed_split_checks_its_file_at_once(tmp_path):
-    task, folder = tasks.get("CoLA"), write_cola(str(tmp_path))
-    with open(os.path.join(folder, "dev.tsv"), "a") as file:
-        file.write("x\tmaybe\t\tthe cat\n")
-    assert_mentions(message_of(tasks.StreamedSplit, task, folder, "dev"), "dev.tsv, line 25", "'maybe'")
-    os.remove(os.path.join(folder, "dev.tsv"))
-    assert_mentions(message_of(tasks.StreamedSplit, task, folder, "dev"), "dev.tsv does not exist")
 
 
 def test_short_rows_of_qqp_are_skipped_with_one_warning(tmp_path, log):
@@ -158,27 +135,21 @@ def test_short_rows_of_qqp_are_skipped_with_one_warning(tmp_path, log):
 # ----------------------------------------------------------------------------------------------- registry
 
 
-@pytest.mark.parametrize(
-    "found, names",
-    [
-        ("CoLA", "cola COLA"),
-        ("SST-2", "sst2 SST_2"),
-        ("MRPC", "mrpc"),
-        ("MNLI", "mnli MNLI-m mnli_matched"),
-        ("MNLI-mm", "mnlimm MNLI-mismatched"),
-        ("RTE", "rte"),
-        ("STS-B", "stsb STS_B"),
-        ("QQP", "qqp"),
-        ("QNLI", "Qnli"),
-        ("WNLI", "wnli"),
-        ("AX", "ax diagnostic"),
-        ("XNLI", "xnli XNLI-zh"),
-        ("XNLI-de", "xnli_DE"),
-    ],
-)
-def test_look_ups_ignore_case_hyphens_and_underscores(found, names):
-    assert {tasks.get(name).name for name in names.split()} == {found}
-    assert tasks.names().count(found) == 1
+def test_look_ups_ignore_case_hyphens_and_underscores():
+    spellings = {
+        "CoLA": "cola COLA",
+        "SST-2": "sst2 SST_2",
+        "MNLI": "mnli MNLI-m mnli_matched",
+        "MNLI-mm": "mnlimm MNLI-mismatched",
+        "STS-B": "stsb STS_B",
+        "QNLI": "Qnli",
+        "AX": "ax diagnostic",
+        "XNLI": "xnli XNLI-zh",
+        "XNLI-de": "xnli_DE",
+    }
+    for found, names in spellings.items():
+        assert {tasks.get(name).name for name in names.split()} == {found}
+    assert len(set(tasks.names())) == len(tasks.names()) == 11 + 15
 
 
 @pytest.mark.parametrize(
@@ -190,33 +161,19 @@ def test_an_unknown_task_is_reported_with_the_nearest_and_all_names(typed, meant
     assert (f"'{meant}'" in message) == ("Did you mean" in message) == bool(meant)
 
 
-@pytest.fixture
-def fresh_registry(monkeypatch):
-    """A registry that a test may modify."""
+def test_a_task_is_registered_unless_one_of_its_names_is_taken(monkeypatch):
     monkeypatch.setattr(registry, "_TASKS", dict(registry._TASKS))
-
-
-def make_task(name: str, *aliases: str) -> Task:
-    return Task(name, labels=("0", "1"), train=Split("a.tsv", text_a=0, label=1), aliases=aliases)
-
-
-def test_a_registered_task_is_found_and_listed(fresh_registry):
-    task = registry.register(make_task("Mine", "my-own"))
+    split = Split("a.tsv", text_a=0, label=1)
+    task = tasks.register(Task("Mine", labels=("0", "1"), train=split, aliases=("my-own",)))
     assert tasks.get("mine") is tasks.get("MYOWN") is task
     assert tasks.names()[-1] == "Mine"
-
-
-@pytest.mark.parametrize("name, aliases", [("cola", ()), ("CO-LA", ()), ("New", ("sst2",)), ("New", ("MNLI_matched",))])
-def test_a_taken_name_raises_an_error_and_registers_nothing(fresh_registry, name, aliases):
-    before = dict(registry._TASKS)
-    with pytest.raises(ValueError, match="is taken by"):
-        registry.register(make_task(name, *aliases))
-    assert before == registry._TASKS
-
-
-def test_a_task_is_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        tasks.get("CoLA").labels = ("1", "0")
+        task.labels = ("1", "0")
+    before = dict(registry._TASKS)
+    for name, alias in [("cola", "x"), ("CO-LA", "x"), ("New", "sst2"), ("New", "MNLI_matched")]:
+        with pytest.raises(ValueError, match="is taken by"):
+            tasks.register(dataclasses.replace(task, name=name, aliases=(alias,)))
+    assert before == registry._TASKS
 
 
 # --------------------------------------------------------------------------------------------- processors

@@ -7,16 +7,13 @@ import dataclasses
 import re
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
-import numpy as np
-
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.common.text import first_names
 from adapter_bert.tasks.custom.formats import read_table
-from adapter_bert.tasks.custom.labels import check_unique, parse_finite, shorten
-from adapter_bert.tasks.custom.source import LabelledRow, LabelledSource
-from adapter_bert.tasks.custom.table import LABEL_COLUMN, TEXT_COLUMN
-from adapter_bert.tasks.task import InputExample, Task
+from adapter_bert.tasks.custom.labels import check_unique, shorten
+from adapter_bert.tasks.custom.table import LABEL_COLUMN, TEXT_COLUMN, LabelledRow, Table
+from adapter_bert.tasks.task import InputExample, Task, parse_finite
 
 SPLITS = ("train", "dev", "test")
 TASK_TYPES = ("classification", "regression")
@@ -33,18 +30,7 @@ _SHOWN_LABELS = 20
 
 @dataclasses.dataclass(frozen=True)
 class CustomData:
-    """Files of custom data and how to read them. Each attribute is the flag of the same name.
-
-    Attributes:
-      train_file, dev_file, test_file: see `formats`. Without a dev file, part of the training file is held out.
-      text_column, text_pair_column, label_column: names, or numbers from 1 in a file without a header.
-      task_type: `classification` or `regression`.
-      encoding, header, quoting: see `formats.read_table`.
-      labels: keep only rows with these labels; their order is the order of the classes.
-      label_map: spelling in the files -> label. Applied before `labels`.
-      dev_fraction: fraction of the training file's rows to hold out; 0 for none.
-      split_seed: random seed of that split only.
-    """
+    """Files of custom data and how to read them. Each attribute is the flag of the same name, see its help."""
 
     train_file: Optional[str] = None
     dev_file: Optional[str] = None
@@ -93,11 +79,25 @@ class CustomData:
             raise errors.UserError(f"The {split} split needs --{split}_file.")
         return path
 
+    def columns(self, split: str) -> Dict[str, str]:
+        """Return the columns that a split needs, by flag; the test split needs no labels."""
+        columns = {
+            "--text_column": self.text_column,
+            "--text_pair_column": self.text_pair_column,
+            "--label_column": None if split == "test" else self.label_column,
+        }
+        return {flag: column for flag, column in columns.items() if column}
+
+    def read_table(self, split: str) -> Table:
+        """Read the file of a split."""
+        needed = list(self.columns(split).values())
+        return read_table(self.file(split), needed, self.encoding, self.header, self.quoting)
+
 
 def read(
     name: str, data: CustomData, wanted: Collection[str], stored_labels: Optional[Sequence[str]] = None
 ) -> Tuple[Task, Dict[str, List[InputExample]]]:
-    """Read the requested splits and determine the task.
+    """Return the task, and the examples of the requested splits in the order of the files.
 
     Without a dev file, the dev rows are held out in every call, whether or not `dev` is requested, so that a later
     evaluation never scores rows that were trained on.
@@ -107,24 +107,25 @@ def read(
       data: the files.
       wanted: some of `train`, `dev` and `test`.
       stored_labels: the classes, in order, of the earlier training that this call continues; empty for regression.
-
-    Returns:
-      The task, and the examples of each requested split in the file's order.
-
-    Raises:
-      errors.UserError: a file is missing or unusable, or labels do not match.
     """
     for split in {"train", "test"} & set(wanted):
         data.file(split)
     if "dev" in wanted and not data.dev_file and not (data.train_file and data.dev_fraction):
         raise errors.UserError("Evaluation needs --dev_file, or --train_file and a --dev_fraction above 0.")
     rows: Dict[str, List[LabelledRow]] = {}
-    if _needs_training_file(data, wanted, stored_labels):
+    known_labels = () if data.is_regression else data.labels or stored_labels
+    needs_rows = "train" in wanted or ("dev" in wanted and not data.dev_file)
+    if needs_rows or (known_labels is None and data.train_file):
         training_rows, labels = _read_training_file(data)
-        labels = _match_stored_labels(labels, stored_labels, data)
         rows["train"], rows["dev"] = _hold_out_dev(training_rows, data)
+    elif known_labels is not None:
+        labels = tuple(known_labels)
     else:
-        labels = _known_labels(data, stored_labels)
+        raise errors.UserError(
+            "The labels are unknown: give the --output_dir of the training (or the folder of the --init_checkpoint it "
+            "wrote), the --train_file, or --labels in the order of the training."
+        )
+    labels = _match_stored_labels(labels, stored_labels, data)
     if "dev" in wanted and data.dev_file:
         rows["dev"] = _read_dev_file(data, labels)
     if "test" in wanted:
@@ -141,48 +142,32 @@ def read(
 # -------------------------------------------------------------------------------------------------- files
 
 
-def _open_source(data: CustomData, split: str) -> LabelledSource:
-    """Read the file of a split; the test file needs no label column."""
-    columns = {"--text_column": data.text_column}
-    if data.text_pair_column:
-        columns["--text_pair_column"] = data.text_pair_column
-    if split != "test":
-        columns["--label_column"] = data.label_column
-    table = read_table(data.file(split), list(columns.values()), data.encoding, data.header, data.quoting)
-    return LabelledSource(table, columns)
-
-
-def _needs_training_file(data: CustomData, wanted: Collection[str], stored_labels: Optional[Sequence[str]]) -> bool:
-    if "train" in wanted or ("dev" in wanted and not data.dev_file):
-        return True
-    labels_are_known = data.is_regression or stored_labels is not None or data.labels is not None
-    return bool(data.train_file) and not labels_are_known
-
-
 def _read_training_file(data: CustomData) -> Tuple[List[LabelledRow], Tuple[str, ...]]:
-    path = data.file("train")
-    source = _open_source(data, "train")
-    rows = _usable_rows(source, data)
-    unseen = set(data.label_map) - set(source.label_values())
+    table = data.read_table("train")
+    all_rows = table.labelled_rows(data.columns("train"))
+    rows = _usable_rows(all_rows, data, table.path)
+    unseen = set(data.label_map) - {row.label for row in all_rows}
     if unseen:
-        tf.logging.warning("%s: no row has these labels of --label_map: %s.", path, _names(sorted(unseen)))
+        tf.logging.warning("%s: no row has these labels of --label_map: %s.", table.path, _names(sorted(unseen)))
     counts = collections.Counter(row.label for row in rows)
-    _check_first_row(source, rows, counts, data)
+    _check_first_row(table, rows, counts, data)
     if data.is_regression:
         return rows, ()
     if data.labels:
         missing = [shorten(label) for label in data.labels if not counts[label]]
         if missing:
-            raise errors.UserError(f"--labels: no row of {path} has '{missing[0]}'; found: {_frequencies(counts)}.")
+            raise errors.UserError(
+                f"--labels: no row of {table.path} has '{missing[0]}'; found: {_frequencies(counts)}."
+            )
         return _select_labels(rows, data.labels), data.labels
-    _check_labels(source, counts, data)
-    _warn_about_case(counts, path)
+    _check_labels(table, counts, data)
+    _warn_about_case(counts, table.path)
     return rows, _sort_labels(counts)
 
 
 def _read_dev_file(data: CustomData, labels: Tuple[str, ...]) -> List[LabelledRow]:
     path = data.file("dev")
-    rows = _usable_rows(_open_source(data, "dev"), data)
+    rows = _usable_rows(data.read_table("dev").labelled_rows(data.columns("dev")), data, path)
     if data.is_regression:
         return rows
     if data.labels:
@@ -201,16 +186,15 @@ def _read_dev_file(data: CustomData, labels: Tuple[str, ...]) -> List[LabelledRo
 
 def _read_test_file(data: CustomData) -> List[LabelledRow]:
     """Return all rows in order: the n-th prediction is that of the n-th row."""
-    rows = _open_source(data, "test").rows()
+    rows = data.read_table("test").labelled_rows(data.columns("test"))
     blank = [row for row in rows if row.is_blank]
     if blank:
         tf.logging.warning("%s: no text in %d of %d test rows; they are kept.", blank[0].place, len(blank), len(rows))
     return rows
 
 
-def _usable_rows(source: LabelledSource, data: CustomData) -> List[LabelledRow]:
+def _usable_rows(rows: Sequence[LabelledRow], data: CustomData, path: str) -> List[LabelledRow]:
     """Return the rows with text and label, with mapped labels; warn about the others."""
-    rows = source.rows()
     unlabelled = [row for row in rows if not row.label]
     blank = [row for row in rows if row.label and row.is_blank]
     for skipped, lack in ((unlabelled, "label"), (blank, "text")):
@@ -219,7 +203,7 @@ def _usable_rows(source: LabelledSource, data: CustomData) -> List[LabelledRow]:
             tf.logging.warning("%s: skipped this row and others without a %s, %s.", skipped[0].place, lack, found)
     usable = [row for row in rows if row.label and not row.is_blank]
     if not usable:
-        raise errors.UserError(f"{source.table.path}: none of the {len(rows)} rows has both a text and a label.")
+        raise errors.UserError(f"{path}: none of the {len(rows)} rows has both a text and a label.")
     return [row._replace(label=data.label_map.get(row.label, row.label)) for row in usable]
 
 
@@ -234,12 +218,10 @@ def _select_labels(rows: Sequence[LabelledRow], labels: Sequence[str]) -> List[L
 # ------------------------------------------------------------------------------------------------- labels
 
 
-def _check_first_row(
-    source: LabelledSource, rows: Sequence[LabelledRow], counts: Mapping[str, int], data: CustomData
-) -> None:
+def _check_first_row(table: Table, rows: Sequence[LabelledRow], counts: Mapping[str, int], data: CustomData) -> None:
     """Raise a `UserError` if columns are given by number and the first row looks like a header."""
-    header_is_assumed = data.header is None and source.table.kind == "numbers"
-    if not header_is_assumed or rows[0].number != source.table.rows[0].number:
+    header_is_assumed = data.header is None and table.kind == "numbers"
+    if not header_is_assumed or rows[0].number != table.rows[0].number:
         return
     first = rows[0].label
     if data.is_regression:
@@ -254,7 +236,7 @@ def _check_first_row(
         )
 
 
-def _check_labels(source: LabelledSource, counts: Mapping[str, int], data: CustomData) -> None:
+def _check_labels(table: Table, counts: Mapping[str, int], data: CustomData) -> None:
     """Raise a `UserError` if all labels are the same, or nearly all are different."""
     total = sum(counts.values())
     column = f"{data.train_file}: the label column '{data.label_column}'"
@@ -267,7 +249,7 @@ def _check_labels(source: LabelledSource, counts: Mapping[str, int], data: Custo
     if not are_unique and not (are_fractions and len(counts) > _MANY_FRACTIONS):
         return
     hints = ["To predict numbers, give --task_type=regression."] if are_numbers else []
-    candidates = source.label_like_columns()
+    candidates = table.label_like_columns(data.columns("train").values())
     if candidates:
         hints.append(f"Columns that look like labels: {', '.join(candidates)}.")
     hints.append("If these are classes after all, list them with --labels.")
@@ -303,17 +285,6 @@ def _match_stored_labels(
         f"The earlier training had the labels {_names(stored_labels)}; now they are {_names(labels)}. Use the same "
         "--train_file, --labels and --label_map as before, or another --output_dir."
     )
-
-
-def _known_labels(data: CustomData, stored_labels: Optional[Sequence[str]]) -> Tuple[str, ...]:
-    """Return the labels without reading the training file."""
-    labels = () if data.is_regression else data.labels or stored_labels
-    if labels is None:
-        raise errors.UserError(
-            "The labels are unknown: give the --output_dir of the training (or the folder of the --init_checkpoint it "
-            "wrote), the --train_file, or --labels in the order of the training."
-        )
-    return _match_stored_labels(tuple(labels), stored_labels, data)
 
 
 # --------------------------------------------------------------------------------------- dev split, examples
@@ -367,7 +338,7 @@ def _label_summary(task: Task, split: str, examples: Sequence[InputExample]) -> 
     if split == "test":
         return ""
     if task.is_regression:
-        return f", labels from {min(values):g} to {max(values):g}, mean {np.mean(values):.4g}"
+        return f", labels from {min(values):g} to {max(values):g}, mean {sum(values) / len(values):.4g}"
     return f": {_frequencies(collections.Counter(values))}"
 
 

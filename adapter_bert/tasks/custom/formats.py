@@ -5,24 +5,26 @@ In folders and archives, the name of the folder that contains a file is the file
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import itertools
 import json
 import os
 import re
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+import tarfile
+import zlib
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.common.text import first_names
 from adapter_bert.tasks import encodings
-from adapter_bert.tasks.custom import archives
 from adapter_bert.tasks.custom.table import LABEL_COLUMN, MISSING, TEXT_COLUMN, Table, TableRow, one_line
 
 _KIND_BY_EXTENSION = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _DELIMITER_NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
+# An archive, optionally with a folder in it: `news.tar.gz//train`.
+_ARCHIVE = re.compile(r"(?P<file>.*\.(?:tar|tar\.gz|tgz|tar\.bz2))(?://(?P<folder>.*))?", re.IGNORECASE | re.DOTALL)
 # Number of rows that decide what the delimiter is.
 _SNIFFED_ROWS = 50
 
@@ -42,11 +44,8 @@ def read_table(
       encoding: by default that of the byte order mark, else UTF-8, windows-1252 or latin-1.
       header: whether the first row contains column names; by default yes, unless all needed columns are numbers.
       quoting: whether double quotes enclose cells; by default yes in CSV and no in TSV.
-
-    Raises:
-      errors.UserError: the path is missing, not text, not in the given encoding, or not a table with rows.
     """
-    files = archives.read_files(path)
+    files = _read_files(path)
     if files is not None:
         return _files_table(path, files, encoding)
     text, remark = encodings.decode(encodings.read_bytes(path), path, encoding)
@@ -97,23 +96,20 @@ def _choose_delimiter(text: str, columns: Sequence[str], header: bool, quoting: 
 
 
 def _records(text: str, delimiter: str, quoting: bool, strict: bool = True) -> Iterator[Tuple[int, List[str]]]:
-    """Yield (line in which the record starts, cells); skip blank lines.
-
-    Raises:
-      csv.Error: if strict, for a quote that does not close, or closes inside a cell.
-    """
+    """Yield (line in which the record starts, cells); skip blank lines. If strict, raise a csv.Error for bad quotes."""
     if not quoting:
         for number, line in enumerate(_unquoted_lines(text), start=1):
             if line.strip():
                 yield number, line.split(delimiter)
         return
-    with _field_size_limit(len(text)):
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict)
-        start = 1
-        for cells in reader:
-            if len(cells) > 1 or (cells and cells[0].strip()):
-                yield start, cells
-            start = reader.line_num + 1
+    # The default limit is 128 kB; this is the largest that fits in a C long on every platform.
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict)
+    start = 1
+    for cells in reader:
+        if len(cells) > 1 or (cells and cells[0].strip()):
+            yield start, cells
+        start = reader.line_num + 1
 
 
 def _unquoted_lines(text: str) -> List[str]:
@@ -122,17 +118,6 @@ def _unquoted_lines(text: str) -> List[str]:
     if first and first.group() == "\r":
         return encodings.LINE_END.split(text)
     return [line[:-1] if line.endswith("\r") else line for line in text.split("\n")]
-
-
-@contextlib.contextmanager
-def _field_size_limit(size: int) -> Iterator[None]:
-    """Raise the csv module's global limit of the cell size, to at most what fits in a C long on every platform."""
-    earlier = csv.field_size_limit()
-    csv.field_size_limit(min(max(size, earlier), 2**31 - 1))
-    try:
-        yield
-    finally:
-        csv.field_size_limit(earlier)
 
 
 def _delimited_table(path: str, text: str, delimiter: str, quoting: bool, header: bool) -> Table:
@@ -189,8 +174,13 @@ def _quote_error(path: str, text: str, delimiter: str) -> errors.UserError:
 def _json_table(path: str, text: str) -> Table:
     is_array = text.lstrip().startswith("[")
     unit = "object" if is_array else "line"
+    if is_array:
+        values: Iterable[Tuple[int, Any]] = enumerate(_load(path, text), start=1)
+    else:
+        lines = enumerate(encodings.LINE_END.split(text), start=1)
+        values = ((number, _load(f"{path}, line {number}", line)) for number, line in lines if line.strip())
     objects: List[Tuple[int, Dict[str, object]]] = []
-    for number, value in enumerate(_load(path, text), start=1) if is_array else _json_lines(path, text):
+    for number, value in values:
         if not isinstance(value, dict):
             found = json.dumps(value)[:60]
             raise errors.UserError(f"{path}, {unit} {number}: expected a JSON object {{…}}, found {found}.")
@@ -198,12 +188,6 @@ def _json_table(path: str, text: str) -> Table:
     columns = tuple(dict.fromkeys(itertools.chain.from_iterable(value for _, value in objects)))
     rows = [TableRow(number, [value.get(column, MISSING) for column in columns]) for number, value in objects]
     return Table(path, columns, rows, "JSON array" if is_array else "JSON lines", "keys", unit)
-
-
-def _json_lines(path: str, text: str) -> Iterator[Tuple[int, Any]]:
-    for number, line in enumerate(encodings.LINE_END.split(text), start=1):
-        if line.strip():
-            yield number, _load(f"{path}, line {number}", line)
 
 
 def _load(place: str, text: str) -> Any:
@@ -219,11 +203,51 @@ def _load(place: str, text: str) -> Any:
 # ------------------------------------------------------------------------------------ folders and archives
 
 
-def _files_table(path: str, files: Iterable[Tuple[str, bytes]], encoding: Optional[str]) -> Table:
+def _read_files(path: str) -> Optional[Dict[str, bytes]]:
+    """Return the files of a folder or archive by relative path; None if the path is neither."""
+    if tf.gfile.IsDirectory(path):
+        return _folder_files(path.rstrip("/") + "/")
+    archive = _ARCHIVE.fullmatch(path)
+    if archive:
+        return _archive_files(archive.group("file"), (archive.group("folder") or "").strip("/"))
+    return None
+
+
+def _folder_files(root: str) -> Dict[str, bytes]:
+    content: Dict[str, bytes] = {}
+    for folder, _, names in tf.gfile.Walk(root):
+        for name in names:
+            if not name.startswith("."):
+                path = os.path.join(folder, name)
+                content[path[len(root) :]] = encodings.read_bytes(path)
+    return content
+
+
+def _archive_files(path: str, folder: str) -> Dict[str, bytes]:
+    content: Dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(encodings.read_bytes(path)), mode="r:*") as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.isfile() else None
+                if file:
+                    # As when extracting, the last of several members with the same name counts.
+                    name = member.name[2:] if member.name.startswith("./") else member.name.lstrip("/")
+                    content[name] = file.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise errors.UserError(f"{path} is not a tar archive, or damaged: {errors.reason(error)}.") from None
+    prefix = folder + "/" if folder else ""
+    found = {name[len(prefix) :]: data for name, data in content.items() if name.startswith(prefix)}
+    if not found:
+        folders = sorted({name.split("/")[0] for name in content if "/" in name})
+        raise errors.unknown(f"folder of {path}", folder, folders)
+    return found
+
+
+def _files_table(path: str, files: Mapping[str, bytes], encoding: Optional[str]) -> Table:
     """Return one row per file, sorted by name. Skip hidden files and files outside the label folders."""
     rows: List[TableRow] = []
     loose, remarks = [], []
-    for name, data in sorted(files):
+    for name, data in sorted(files.items()):
         parts = name.split("/")
         if any(part.startswith(".") for part in parts):
             continue

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import collections
 import json
-import math
 from typing import Any, Dict, Iterable, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.tasks.custom.table import cell_text, one_line
-from adapter_bert.tasks.task import InputExample
+from adapter_bert.tasks.task import InputExample, parse_finite
 
 
 def class_weights(
     choice: Optional[str], examples: Iterable[InputExample], labels: Sequence[str]
 ) -> Optional[Tuple[float, ...]]:
-    """Return the weights that --class_weights requests, in the order of the labels.
+    """Return the weights that --class_weights requests, in the order of the labels; raise a `UserError` if impossible.
 
     `choice` is `none`, `balanced` (inversely proportional to the frequencies in the examples), or weights by label
     (`Yes=1,No=2.5`; the default weight is 1).
-
-    Raises:
-      errors.UserError: an unknown label, a label without examples, a weight that is not positive, or a regression task.
     """
     choice = (choice or "none").strip()
     if choice.lower() == "none":
@@ -52,15 +48,15 @@ def _balanced_weights(found: Sequence[Any], labels: Sequence[str]) -> Tuple[floa
     return tuple(compute_class_weight("balanced", classes=np.array(labels), y=found).tolist())
 
 
-def parse_list(text: str, flag: str = "--labels") -> Tuple[str, ...]:
-    """Parse `Yes,No`, or the JSON form `["a, b", "c"]` for labels that contain commas."""
+def parse_list(text: str) -> Tuple[str, ...]:
+    """Parse --labels: `Yes,No`, or the JSON form `["a, b", "c"]` for labels that contain commas."""
     try:
         items = json.loads(text) if text.lstrip().startswith("[") else text.split(",")
         labels = tuple(cell_text(item).strip() for item in items)
     except ValueError:
         labels = ()
     if not labels or not all(labels):
-        raise errors.UserError(f"""{flag}: expected e.g. Yes,No or ["a, b", "c"], found '{text}'.""")
+        raise errors.UserError(f"""--labels: expected e.g. Yes,No or ["a, b", "c"], found '{text}'.""")
     return labels
 
 
@@ -87,16 +83,7 @@ def check_unique(labels: Iterable[str], flag: str) -> None:
             raise errors.UserError(f"{flag} contains '{label}' twice.")
 
 
-def parse_finite(text: str) -> Optional[float]:
-    """Return the number in a text; None if it is not a finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def shorten(label: str, width: int = 40) -> str:
+def shorten(label: str) -> str:
     """Shorten a label to fit in a one-line message."""
     label = one_line(label)
-    return label if len(label) <= width else label[: width - 1] + "…"
+    return label if len(label) <= 40 else label[:39] + "…"

@@ -1,17 +1,18 @@
-"""A table read from a user's file: rows of cells in named or numbered columns."""
+"""A table read from a user's file: rows of cells in named or numbered columns, some of them texts and labels."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
 
 TEXT_COLUMN = "text"
 LABEL_COLUMN = "label"
 
-
+# Numbers of different values of a column that may contain labels.
+_LABEL_COUNTS = range(2, 51)
 # The cell of a key that a JSON object does not have.
 MISSING = object()
 
@@ -24,64 +25,99 @@ class TableRow(NamedTuple):
     file: Optional[str] = None
 
 
+class LabelledRow(NamedTuple):
+    """One row; its label is empty if there is no label column. `place` is path and line, for messages."""
+
+    number: int
+    place: str
+    text_a: str
+    text_b: Optional[str]
+    label: str
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the row has no text."""
+        return not self.text_a.strip() and not (self.text_b or "").strip()
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The rows of a file.
-
-    Attributes:
-      path: the file.
-      columns: their names; without a header, their numbers from 1.
-      rows: the rows in order, without the header.
-      layout: how the file was read, for messages.
-      kind: source of the column names: `header`, `numbers` (no header), `keys` (JSON) or `files`.
-      unit: what a row is, e.g. `line`.
-    """
+    """The rows of a file, without the header."""
 
     path: str
-    columns: Tuple[str, ...]
+    columns: Tuple[str, ...]  # names; without a header, numbers from 1
     rows: List[TableRow]
-    layout: str
-    kind: str
-    unit: str = "line"
+    layout: str  # how the file was read, for messages
+    kind: str  # source of the column names: `header`, `numbers` (no header), `keys` (JSON) or `files`
+    unit: str = "line"  # what a row is
 
-    def place(self, row: TableRow) -> str:
-        """Return path and line of a row, for messages."""
-        return f"{self.path}, {self.unit} {row.file or row.number}"
+    def labelled_rows(self, columns: Mapping[str, str]) -> List[LabelledRow]:
+        """Return texts and stripped labels, given the columns by flag; raise a `UserError` if some are missing."""
+        indices = {flag: self.find(column, flag) for flag, column in columns.items()}
+        cells: Dict[str, List[Any]] = {
+            flag: [self.text(row, index) for row in self.rows] for flag, index in indices.items()
+        }
+        none = [None] * len(self.rows)
+        pairs, labels = cells.get("--text_pair_column", none), cells.get("--label_column", none)
+        return [
+            LabelledRow(row.number, self._place(row), text_a, text_b, (label or "").strip())
+            for row, text_a, text_b, label in zip(self.rows, cells["--text_column"], pairs, labels)
+        ]
 
     def find(self, column: str, flag: str = "column") -> int:
         """Return the index, from 0, of the column with this name, or else with this number from 1.
 
-        Raises:
-          errors.UserError: there is no such column, or more than one; it names the flag.
+        Raise a `UserError` that names the flag if there is no such column, or more than one, or if it is blank.
         """
-        column = one_line(column)
-        indices = [index for index, name in enumerate(self.columns) if one_line(name) == column]
-        if len(indices) == 1:
-            return indices[0]
-        if indices:
+        name = one_line(column)
+        indices = [index for index, each in enumerate(self.columns) if one_line(each) == name]
+        if len(indices) > 1:
             numbers = " and ".join(str(index + 1) for index in indices)
             raise errors.UserError(
-                f"{self.path} ({self.layout}): {flag} is ambiguous: {len(indices)} columns are named '{column}', "
+                f"{self.path} ({self.layout}): {flag} is ambiguous: {len(indices)} columns are named '{name}', "
                 f"numbers {numbers}. Rename one, or give its number and --header=true."
             )
-        if self.kind == "header" and column.isdecimal() and 1 <= int(column) <= len(self.columns):
-            return int(column) - 1
-        hint = {
-            "numbers": " If the first line contains column names, give --header=true.",
-            "header": " If the file has no header, give column numbers, counted from 1.",
-        }.get(self.kind, "")
-        unknown = errors.unknown(flag, column, [name or "(no name)" for name in self.columns])
-        raise errors.UserError(f"{self.path} ({self.layout}): {unknown}{hint}")
+        if not indices and self.kind == "header" and name.isdecimal() and 1 <= int(name) <= len(self.columns):
+            indices = [int(name) - 1]
+        if not indices:
+            hint = {
+                "numbers": " If the first line contains column names, give --header=true.",
+                "header": " If the file has no header, give column numbers, counted from 1.",
+            }.get(self.kind, "")
+            unknown = errors.unknown(flag, name, [each or "(no name)" for each in self.columns])
+            raise errors.UserError(f"{self.path} ({self.layout}): {unknown}{hint}")
+        # Rows without the cell raise an error when they are read.
+        if all(len(row.cells) > indices[0] for row in self.rows) and not self._nonblank(indices[0]):
+            filled = [each for index, each in enumerate(self.columns) if self._nonblank(index)]
+            raise errors.UserError(
+                f"{self.path}: the column '{column}' ({flag}) is empty in all {len(self.rows)} rows; "
+                f"columns with content: {', '.join(filled) or 'none'}."
+            )
+        return indices[0]
+
+    def label_like_columns(self, used: Collection[str]) -> List[str]:
+        """Return columns that are not in use, with few different values, most of them repeated."""
+        used_indices = [self.find(column) for column in used]
+        found = []
+        for index, name in enumerate(self.columns):
+            values = self._nonblank(index)
+            distinct = len({value.strip() for value in values})
+            if index not in used_indices and distinct in _LABEL_COUNTS and 2 * distinct <= len(values):
+                found.append(name)
+        return found
+
+    def _place(self, row: TableRow) -> str:
+        return f"{self.path}, {self.unit} {row.file or row.number}"
 
     def text(self, row: TableRow, index: int) -> str:
         """Return a cell as text; raise a `UserError` if the cell is missing, or a list or an object."""
         value = row.cells[index] if index < len(row.cells) else MISSING
         if value is MISSING:
-            raise errors.UserError(f"{self.place(row)}: {self._describe_missing(row, self.columns[index])}")
+            raise errors.UserError(f"{self._place(row)}: {self._describe_missing(row, self.columns[index])}")
         try:
             return cell_text(value)
         except ValueError as error:
-            raise errors.UserError(f"{self.place(row)}, '{self.columns[index]}': {error}") from None
+            raise errors.UserError(f"{self._place(row)}, '{self.columns[index]}': {error}") from None
 
     def _describe_missing(self, row: TableRow, column: str) -> str:
         if self.kind == "keys":
@@ -95,7 +131,7 @@ class Table:
             f"({self.layout}).{hint}"
         )
 
-    def nonblank(self, index: int) -> List[str]:
+    def _nonblank(self, index: int) -> List[str]:
         """Return the cells of a column that are not blank; skip rows without a usable cell."""
         cells = (row.cells[index] for row in self.rows if index < len(row.cells))
         texts = (cell_text(cell) for cell in cells if cell is not MISSING and not isinstance(cell, (list, dict)))
