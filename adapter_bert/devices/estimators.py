@@ -53,7 +53,6 @@ def serving_config() -> tf.ConfigProto:
 
 
 @functools.lru_cache(maxsize=None)
-@functools.lru_cache(maxsize=None)
 def tpu_cluster(device: Device) -> Any:
     """Connect to the Cloud TPU and return its cluster; return None if the device is not a Cloud TPU.
 
@@ -75,7 +74,9 @@ def tpu_cluster(device: Device) -> Any:
         raise errors.UserError(f"Cannot reach the TPU --tpu_name={device.tpu_name}: {errors.reason(error)}.") from error
 
 
-def run_config(device: Device, model_dir: str, seed: int, save_checkpoints_steps: int, save_summary_steps: int) -> Any:
+def run_config(
+    device: Device, model_dir: str, seed: int, save_checkpoints_steps: int = 1000, save_summary_steps: int = 100
+) -> Any:
     """Return the config of an estimator that runs on this device."""
     return RunConfig(
         cluster=tpu_cluster(device),
@@ -96,14 +97,12 @@ def run_config(device: Device, model_dir: str, seed: int, save_checkpoints_steps
     )
 
 
-def make_estimator(
-    model_fn: Callable, device: Device, config: Any, train_batch_size: int, predict_batch_size: int
-) -> Any:
-    """Return the TPUEstimator of a `model_fn`, which also runs on CPUs and GPUs."""
+def make_estimator(model_fn: Callable, device: Device, config: Any, batch_size: int) -> Any:
+    """Return a TPUEstimator, which also runs on CPUs and GPUs, to train or to predict in batches of this size."""
     return TPUEstimator(
-        use_tpu=device.use_tpu,
-        model_fn=model_fn,
+        model_fn,
         config=config,
-        train_batch_size=train_batch_size,
-        predict_batch_size=predict_batch_size,
+        use_tpu=device.use_tpu,
+        train_batch_size=batch_size,
+        predict_batch_size=batch_size,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Dict, List, Optional, Sequence, cast
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -14,18 +14,18 @@ from adapter_bert import tasks
 from adapter_bert.common import errors, files
 from adapter_bert.evaluation import glue_submission, metrics
 from adapter_bert.evaluation.results import EvalResults
-from adapter_bert.evaluation.scores import Scorer, score_rows
+from adapter_bert.evaluation.scores import Row, Scorer, Scores, score_rows
 from adapter_bert.model.heads import ClassificationHead, LabelHead, RegressionHead
 from adapter_bert.pipeline.feature_store import FeatureStore
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.tasks import custom
 from adapter_bert.tasks.task_data import TaskData
-from adapter_bert.training import reporting
-from adapter_bert.training.trainer import DevSet, Trainer
+from adapter_bert.training import preparation, reporting
+from adapter_bert.training.loop import DevSet, TrainingLoop
+from adapter_bert.training.trainer import EvalSplit, Trainer
+from adapter_bert.weights import loading
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import TEST_RESULTS_FILE, RunFolder
-
-Features = Dict[str, List[str]]
 
 
 def run(settings: ClassifierSettings) -> Optional[EvalResults]:
@@ -41,19 +41,28 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
         folder = RunFolder(settings.output_dir or "")
         data = load_data(settings)
         settings = dataclasses.replace(settings, task_name=data.task.name)
-        bert = Base.load(settings)
+        base = Base.load(settings)
         head = make_head(settings, data)
-        trainer = Trainer(settings, bert, head, folder, data.fingerprints(), len(data.splits.get("train", ())))
+        spec = preparation.make_spec(settings, base, head)
+        record = folder.check_same_run(settings, data.fingerprints())
+        purpose = loading.TRAIN if settings.do_train else loading.EVALUATE
+        weights = loading.resolve(spec, preparation.weight_request(settings), purpose, folder)
+        preparation.check_run(folder, record, base, weights)
+        schedule = preparation.make_schedule(settings, len(data.splits.get("train", ())))
+        record = folder.claim(record, preparation.base_fingerprints(folder, record, spec, weights))  # first write
         # Create features before there is a session, because this forks processes.
-        features = make_features(trainer, data)
-    results = None
+        features = make_features(settings, base, data)
+    trainer = Trainer(spec, folder, record, weights, preparation.make_best_pack(folder, record, spec, base))
+    score, results = make_scorer(head, data.task), None
     if settings.do_train:
-        dev = DevSet(features["dev"], make_scorer(head, data.task)) if settings.evaluates_in_training else None
-        trainer.train(features["train"], dev)
-    if settings.do_eval:
-        results = evaluate(trainer, data, features["dev"])
-    if settings.do_predict:
-        predict(trainer, data, features["test"])
+        dev = DevSet(features["dev"], score) if settings.evaluates_in_training else None
+        TrainingLoop(trainer, schedule, features["train"], dev).run()
+    sizes = eval_batch_sizes(settings)
+    for split, rows in trainer.predict([EvalSplit(name, features[name], size) for name, size in sizes.items()]):
+        if split == "dev":
+            results = evaluate(trainer, data, score(rows), rows)
+        else:
+            write_predictions(settings, folder, data.task, head, rows)
     if settings.do_train or settings.do_eval:
         tf.logging.info("***** Done: weights %s, results in %s *****", trainer.weights.path, folder.path)
     return results
@@ -107,15 +116,21 @@ def make_head(settings: ClassifierSettings, data: TaskData) -> LabelHead:
     return RegressionHead() if data.task.is_regression else ClassificationHead(len(labels), weights)
 
 
-def make_features(trainer: Trainer[ClassifierSettings], data: TaskData) -> Features:
+def eval_batch_sizes(settings: ClassifierSettings) -> Dict[str, int]:
+    """Return the batch size of each split to evaluate or predict."""
+    sizes = {"dev": settings.eval_batch_size, "test": settings.predict_batch_size}
+    requested = {"dev": settings.do_eval, "test": settings.do_predict}
+    return {split: size for split, size in sizes.items() if requested[split]}
+
+
+def make_features(settings: ClassifierSettings, base: Base, data: TaskData) -> Dict[str, List[str]]:
     """Return the TFRecord files of each split, from the feature cache if possible."""
-    settings = trainer.settings
-    store = FeatureStore(settings.feature_folders, trainer.bert.tokenizer, settings.tokenizer_key)
-    batch_sizes = {"dev": settings.eval_batch_size, "test": settings.predict_batch_size}
+    store = FeatureStore(settings.feature_folders, base.tokenizer, settings.tokenizer_key)
+    sizes = eval_batch_sizes(settings)
     features = {}
     for split, examples in data.splits.items():
         if split != "train" or settings.do_train:
-            pad_to = settings.device.padded_batch_size(batch_sizes.get(split, 1))
+            pad_to = settings.device.padded_batch_size(sizes.get(split, 1))
             features[split] = store.example_files(split, examples, data.task.labels, settings.max_seq_length, pad_to)
     return features
 
@@ -129,24 +144,20 @@ def make_scorer(head: LabelHead, task: tasks.Task) -> Scorer:
     return functools.partial(score_rows, names, head)
 
 
-def evaluate(trainer: Trainer[ClassifierSettings], data: TaskData, dev_files: Sequence[str]) -> EvalResults:
-    """Score the dev split; write `eval_results.txt` and `results.json`."""
-    rows = list(trainer.predict(dev_files, trainer.settings.eval_batch_size))
-    scores = make_scorer(cast(LabelHead, trainer.spec.head), data.task)(rows)
+def evaluate(trainer: Trainer, data: TaskData, scores: Scores, rows: Sequence[Row]) -> EvalResults:
+    """Report the scores of the dev split; write `eval_results.txt` and `results.json`."""
     majority = metrics.majority_class_score(list(scores.metrics), np.array([row["label_ids"] for row in rows]))
-    results = reporting.make_results(trainer, scores, majority, data.sizes(), rows)
-    reporting.report(trainer, scores, results)
-    return results
+    return reporting.report(trainer, scores, majority, data.sizes(), rows)
 
 
-def predict(trainer: Trainer[ClassifierSettings], data: TaskData, test_files: Sequence[str]) -> None:
-    """Predict the test split.
+def write_predictions(
+    settings: ClassifierSettings, folder: RunFolder, task: tasks.Task, head: LabelHead, rows: Sequence[Row]
+) -> None:
+    """Write the predictions for the test split.
 
-    Write `test_results.tsv`, one line of class probabilities (or the predicted number) for each example, and the
-    predicted labels in the format of GLUE's server, e.g. `CoLA.tsv`.
+    `test_results.tsv` has one line of class probabilities (or the predicted number) for each example. The predicted
+    labels are written in the format of GLUE's server, e.g. `CoLA.tsv`.
     """
-    settings, task, folder = trainer.settings, data.task, trainer.folder
-    rows = list(trainer.predict(test_files, settings.predict_batch_size))
     lines = ["\t".join(map(str, row["logits" if task.is_regression else "probabilities"])) for row in rows]
     if settings.predict_header or settings.has_custom_data:
         lines.insert(0, "\t".join(task.labels or ["prediction"]))
@@ -155,6 +166,5 @@ def predict(trainer: Trainer[ClassifierSettings], data: TaskData, test_files: Se
     problem = glue_submission.mismatch(task, len(rows))
     if problem:
         tf.logging.warning("%s.", problem)
-    head = cast(LabelHead, trainer.spec.head)
     submission = glue_submission.write(task, [head.decode(row) for row in rows], folder.path)
     tf.logging.info("***** Predictions for %d examples: %s, %s *****", len(rows), path, submission)

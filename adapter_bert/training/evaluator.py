@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Callable, FrozenSet, Optional, Sequence
+from typing import FrozenSet, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.scores import Row, Scorer, Scores
+from adapter_bert.weights.best_pack import BestPack
+from adapter_bert.weights.run_folder import EVAL_SUMMARIES
 
 
 def epoch_ends(num_examples: int, batch_size: int, total_steps: int) -> FrozenSet[int]:
@@ -22,73 +23,57 @@ def multiples(interval: int, total_steps: int) -> FrozenSet[int]:
     return frozenset([*range(interval, total_steps, interval), total_steps])
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluationPlan:
-    """When and how to evaluate during training.
-
-    Attributes:
-      score: computes scores from the predictions for the dev set.
-      due_steps: steps at which to evaluate.
-      patience: number of evaluations without a new best score after which to stop; None for never.
-      summary_folder: folder for TensorBoard.
-    """
-
-    score: Scorer
-    due_steps: FrozenSet[int]
-    patience: Optional[int] = None
-    summary_folder: Optional[str] = None
-
-
 class Evaluator:
     """Evaluates at given steps, keeps the best weights, and decides when to stop.
 
     The best weights are saved as the run's pack. Its step and the history are the only state, and both survive a kill
     at any time. Training that resumes from an older checkpoint repeats the evaluations after it, except the best one.
+
+    Attributes:
+      due_steps: steps at which to evaluate.
     """
 
     def __init__(
-        self,
-        plan: EvaluationPlan,
-        history: History,
-        save_best: Callable[[str, Scores], None],
-        start: int = 0,
-        saved_step: Optional[int] = None,
+        self, score: Scorer, due_steps: FrozenSet[int], patience: Optional[int], history: History, best_pack: BestPack
     ) -> None:
         """Start, or resume from the state that an earlier process left.
 
         Args:
-          plan: when and how to evaluate.
+          score: computes scores from the predictions for the dev set.
+          due_steps: steps at which to evaluate.
+          patience: number of evaluations without a new best score after which to stop; None for never.
           history: history of the run.
-          save_best: saves a checkpoint with its scores as the best so far.
-          start: step at which training starts.
-          saved_step: step of the best weights so far.
+          best_pack: saves the best weights.
         """
-        self.plan = plan
+        self.due_steps = due_steps
+        self._score = score
+        self._patience = patience
         self._history = history
-        self._save_best = save_best
-        history.forget_after(start, keep=saved_step)
-        self._best = history.at(saved_step)
+        self._best_pack = best_pack
+        saved = best_pack.saved()
+        history.forget_after(best_pack.folder.latest_step(), keep=saved.step if saved else None)
+        self._best = history.at(saved.step) if saved else None
 
     def is_due(self, step: int) -> bool:
         """Return whether to evaluate at this step."""
-        return step in self.plan.due_steps and self._history.at(step) is None
+        return step in self.due_steps and self._history.at(step) is None
 
     @property
     def should_stop(self) -> bool:
         """Whether the score has not improved within `patience` evaluations."""
-        if self.plan.patience is None or self._best is None:
+        if self._patience is None or self._best is None:
             return False
-        return sum(entry["step"] > self._best["step"] for entry in self._history.evaluations) >= self.plan.patience
+        return sum(entry["step"] > self._best["step"] for entry in self._history.evaluations) >= self._patience
 
     def evaluate(self, step: int, rows: Sequence[Row], checkpoint: str) -> None:
         """Score predictions for the dev set, and save the checkpoint if it is the best so far.
 
         If scores are equal, the lower loss wins.
         """
-        scores = self.plan.score(rows)
+        scores = self._score(rows)
         is_best = self._is_best(scores)
         if is_best:
-            self._save_best(checkpoint, scores)
+            self._best_pack.save(checkpoint, scores)
         self._history.add(step, scores)
         self._history.write()
         if is_best:
@@ -102,7 +87,7 @@ class Evaluator:
                 primary,
                 self._best["metrics"][primary],
                 self._best["step"],
-                self.plan.patience,
+                self._patience,
             )
 
     def _is_best(self, scores: Scores) -> bool:
@@ -113,11 +98,9 @@ class Evaluator:
         return (scores.primary, -scores.loss) > best
 
     def _write_summary(self, step: int, scores: Scores) -> None:
-        if self.plan.summary_folder is None:
-            return
         values = dict(scores.metrics, loss=scores.loss)
         # TensorFlow 2 can create this writer only in graph mode.
         with tf.Graph().as_default():
-            writer = tf.summary.FileWriterCache.get(self.plan.summary_folder)
+            writer = tf.summary.FileWriterCache.get(self._best_pack.folder.file(EVAL_SUMMARIES))
         writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag=k, simple_value=v) for k, v in values.items()]), step)
         writer.flush()

@@ -33,11 +33,13 @@ class Schedule:
       learning_rate: the peak learning rate.
       num_train_steps: number of steps.
       num_warmup_steps: number of steps in which the learning rate rises linearly.
+      num_examples: number of examples in an epoch.
     """
 
     learning_rate: float
     num_train_steps: int
     num_warmup_steps: int
+    num_examples: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +58,7 @@ class TrainingTensors:
     loss: tf.Tensor
     learning_rate: tf.Tensor
     width: tf.Tensor
-    saver: Optional[tf.train.Saver] = None
+    saver: Any = None
     dev_start: Optional[tf.Operation] = None
     dev_batch: Optional[Features] = None
 
@@ -93,31 +95,23 @@ class TrainingPlan:
 NO_TRAINING = TrainingPlan(Schedule(0.0, 0, 0))
 
 
+@dataclasses.dataclass(frozen=True, repr=False)  # estimators log the name, and weights are large
 class ModelFn:
-    """The `model_fn` of a TPUEstimator."""
+    """The `model_fn` of a TPUEstimator.
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        weights: Optional[Weights] = None,
-        plan: TrainingPlan = NO_TRAINING,
-        device: Device = CPU_OR_GPU,
-        init_checkpoint: Optional[str] = None,
-    ) -> None:
-        """Create a `model_fn`.
+    Attributes:
+      spec: the model.
+      weights: initial values; None for random ones.
+      plan: how to train; needed only for training.
+      device: where the model runs.
+      init_checkpoint: used if `weights` is None: initializes all variables that it contains, matched by name.
+    """
 
-        Args:
-          spec: the model.
-          weights: initial values; None for random ones.
-          plan: how to train; needed only for training.
-          device: where the model runs.
-          init_checkpoint: used if `weights` is None: initializes all variables that it contains, matched by name.
-        """
-        self.spec = spec
-        self._weights = weights
-        self._plan = plan
-        self._device = device
-        self._init_checkpoint = init_checkpoint
+    spec: ModelSpec
+    weights: Optional[Weights] = None
+    plan: TrainingPlan = NO_TRAINING
+    device: Device = CPU_OR_GPU
+    init_checkpoint: Optional[str] = None
 
     def __call__(self, features: Features, labels: Any, mode: str, params: Any) -> estimators.TPUEstimatorSpec:
         """Build the graph; labels are in `features`."""
@@ -135,7 +129,7 @@ class ModelFn:
     def forward(self, features: Features, is_training: bool) -> HeadOutput:
         """Build the network for a batch."""
         build = functools.partial(self._network, is_training=is_training)
-        return batch_splitting.run_in_two(build, dict(features)) if self._device.splits_batches else build(features)
+        return batch_splitting.run_in_two(build, dict(features)) if self.device.splits_batches else build(features)
 
     def _network(self, features: Features, is_training: bool) -> HeadOutput:
         model = modeling.BertModel(
@@ -147,29 +141,25 @@ class ModelFn:
             self.spec.use_one_hot_embeddings,
             scope="bert",
             adapter_fn=self.spec.adapter,
-            gradient_checkpointing=is_training and self._plan.gradient_checkpointing,
+            gradient_checkpointing=is_training and self.plan.gradient_checkpointing,
         )
         return self.spec.head.build(model, features, is_training)
 
     def _training_spec(self, features: Features) -> estimators.TPUEstimatorSpec:
-        with fused_ops.compiling(fused_ops.WHOLE_GRAPH if self._device.compiles_whole_graph else self._plan.use_xla):
+        with fused_ops.compiling(fused_ops.WHOLE_GRAPH if self.device.use_tpu else self.plan.use_xla):
             loss, train_op = self.train_step(features)
         assigner = self._make_assigner()
-        if not self._device.supports_hooks:
-            # A saver cannot be created here, inside the replicated step.
-            return estimators.TPUEstimatorSpec(
-                estimators.ModeKeys.TRAIN,
-                loss=loss,
-                train_op=train_op,
-                scaffold_fn=lambda: assigner.scaffold(self.make_saver(assigner)),
-            )
-        saver = self.make_saver(assigner)
+        saver, hooks = None, []
+        if self.device.supports_hooks:
+            saver = self.make_saver(assigner)
+            hooks = self.plan.make_hooks(self.training_tensors(features, loss, saver))
+
+        def scaffold_fn() -> tf.train.Scaffold:
+            # On a TPU, a saver cannot be created above, inside the replicated step.
+            return assigner.scaffold(saver or self.make_saver(assigner))
+
         return estimators.TPUEstimatorSpec(
-            estimators.ModeKeys.TRAIN,
-            loss=loss,
-            train_op=train_op,
-            scaffold_fn=lambda: assigner.scaffold(saver),
-            training_hooks=self._plan.make_hooks(self.training_tensors(features, loss, saver)),
+            estimators.ModeKeys.TRAIN, loss=loss, train_op=train_op, scaffold_fn=scaffold_fn, training_hooks=hooks
         )
 
     def train_step(self, features: Features) -> Tuple[tf.Tensor, tf.Operation]:
@@ -177,12 +167,12 @@ class ModelFn:
         loss, gradients, variables = accumulation.accumulate(
             lambda part: self.forward(part, is_training=True).loss,
             features,
-            self._plan.accumulation_steps,
+            self.plan.accumulation_steps,
             self._trained_variables,
         )
-        schedule = self._plan.schedule
+        schedule = self.plan.schedule
         steps, warmup = schedule.num_train_steps, schedule.num_warmup_steps
-        rate, use_tpu = schedule.learning_rate, self._device.use_tpu
+        rate, use_tpu = schedule.learning_rate, self.device.use_tpu
         return loss, optimization.train_step(gradients, variables, rate, steps, warmup, use_tpu)
 
     def _trained_variables(self) -> List[tf.Variable]:
@@ -193,9 +183,9 @@ class ModelFn:
         rate = tf.get_collection(optimization.LEARNING_RATE)[-1]
         width = tf.shape(features["input_ids"])[1]
         tf.summary.scalar("learning_rate", rate)
-        if self._plan.dev_data is None:
+        if self.plan.dev_data is None:
             return TrainingTensors(loss, rate, width, saver)
-        batches = tf.data.make_initializable_iterator(self._plan.dev_data())
+        batches = tf.data.make_initializable_iterator(self.plan.dev_data())
         dev_features = batches.get_next()
         with tf.variable_scope(tf.get_variable_scope(), reuse=True), fused_ops.compiling(False):
             output = self.forward(dev_features, is_training=False)
@@ -204,21 +194,21 @@ class ModelFn:
 
     def make_saver(self, assigner: WeightAssigner) -> Optional[tf.train.Saver]:
         """Create the saver of the plan's checkpoints; None leaves them to the estimator."""
-        if self._plan.checkpoint_kind is None:
+        if self.plan.checkpoint_kind is None:
             return None
-        if self._plan.checkpoint_kind == "whole":
+        if self.plan.checkpoint_kind == "whole":
             return tf.train.Saver(max_to_keep=checkpoints.KEPT, save_relative_paths=True)
         trained = self._trained_variables()
         names = {optimization.variable_name(variable) for variable in trained}
         return checkpoints.RunSaver(trained, lambda session: assigner.load(session, skip=names))
 
     def _make_assigner(self) -> WeightAssigner:
-        if self._weights is not None:
-            return WeightAssigner(self._weights.assignments)
-        if not self._init_checkpoint:
+        if self.weights is not None:
+            return WeightAssigner(self.weights.assignments)
+        if not self.init_checkpoint:
             return WeightAssigner([])
-        names = modeling.get_assignment_map_from_checkpoint(tf.trainable_variables(), self._init_checkpoint)[0]
-        return WeightAssigner([Assignment(self._init_checkpoint, tuple(names))])
+        names = modeling.get_assignment_map_from_checkpoint(tf.trainable_variables(), self.init_checkpoint)[0]
+        return WeightAssigner([Assignment(self.init_checkpoint, tuple(names))])
 
 
 def notebook_model_fn(

@@ -15,10 +15,10 @@ from adapter_bert.training.trainer import Trainer
 from adapter_bert.weights import fingerprints
 
 
-def make_results(
+def report(
     trainer: Trainer, scores: Scores, majority: Mapping[str, float], data: Mapping[str, Any], rows: Sequence[Row]
 ) -> EvalResults:
-    """Collect the results of an evaluation.
+    """Log the results of an evaluation, write both result files, and add the scores to the pack of a training.
 
     Args:
       trainer: the run.
@@ -28,8 +28,8 @@ def make_results(
       rows: predictions; their logits are hashed, to compare runs.
     """
     spec, record, weights = trainer.spec, trainer.record, trainer.weights
-    return EvalResults(
-        task=trainer.settings.task_name or "",
+    results = EvalResults(
+        task=record.settings.task_name or "",
         primary_metric=next(iter(scores.metrics)),
         metrics=dict(scores.metrics),
         details=dict(scores.details),
@@ -53,21 +53,23 @@ def make_results(
         data=dict(data),
         versions=compat.versions(),
         settings=record.training_settings(),
-        command=dataclasses.asdict(trainer.settings),
+        command=dataclasses.asdict(record.settings),
     )
+    _log(results, trained=record.settings.do_train)
+    if record.settings.do_train:
+        trainer.best_pack.add_scores(scores)
+    trainer.folder.write_results(results)
+    return results
 
 
-def report(trainer: Trainer, scores: Scores, results: EvalResults) -> None:
-    """Log results, write both result files, and add the scores to the pack."""
+def _log(results: EvalResults, trained: bool) -> None:
     tf.logging.info("***** Eval results *****")
     for line in results.as_text().splitlines():
         tf.logging.info("  %s", line)
     if results.collapsed:
-        advice = "The run has learned nothing: try a lower --learning_rate, smaller batches or more epochs."
-        if not trainer.settings.do_train:
-            advice = "Check that these weights belong to this task."
+        advice = "Check that these weights belong to this task."
+        if trained:
+            advice = "The run has learned nothing: try a lower --learning_rate, smaller batches or more epochs."
         if not results.step:
             advice = "The weights are untrained: add --do_train=true, or pass the --output_dir of a training run."
         tf.logging.warning("***** Collapsed: all predictions are the same. %s *****", advice)
-    trainer.add_scores(scores)
-    trainer.folder.write_results(results)

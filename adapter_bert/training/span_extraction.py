@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -11,17 +11,18 @@ from adapter_bert.common import errors, files
 from adapter_bert.evaluation import answer_decoding
 from adapter_bert.evaluation.answer_decoding import AnswerDecoder
 from adapter_bert.evaluation.results import EvalResults
+from adapter_bert.evaluation.scores import Row
 from adapter_bert.model.heads import SpanHead
 from adapter_bert.pipeline.feature_store import FeatureStore, num_records
 from adapter_bert.settings.squad import SquadSettings
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.task_data import SquadData
-from adapter_bert.training import reporting
-from adapter_bert.training.trainer import DevSet, Trainer
+from adapter_bert.training import preparation, reporting
+from adapter_bert.training.loop import DevSet, TrainingLoop
+from adapter_bert.training.trainer import EvalSplit, Trainer
+from adapter_bert.weights import loading
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import RunFolder
-
-Features = Dict[str, List[str]]
 
 
 def run(settings: SquadSettings) -> Optional[EvalResults]:
@@ -37,18 +38,26 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
         folder = RunFolder(settings.output_dir or "")
         settings = use_recorded_name(settings, folder)
         data = load_data(settings)
-        bert = Base.load(settings)
-        num_questions = data.train.num_questions if data.train else 0
-        trainer = Trainer(settings, bert, SpanHead(), folder, data.fingerprints(), num_questions)
+        base = Base.load(settings)
+        spec = preparation.make_spec(settings, base, SpanHead())
+        record = folder.check_same_run(settings, data.fingerprints())
+        purpose = loading.TRAIN if settings.do_train else loading.EVALUATE
+        weights = loading.resolve(spec, preparation.weight_request(settings), purpose, folder)
+        preparation.check_run(folder, record, base, weights)
+        schedule = preparation.make_schedule(settings, data.train.num_questions if data.train else 0)
+        record = folder.claim(record, preparation.base_fingerprints(folder, record, spec, weights))  # first write
         # Create features before there is a session, because this forks processes.
-        features = make_features(trainer, data)
-    decoder = AnswerDecoder(data.dev, bert.tokenizer, settings.lengths, settings.rules) if data.dev else None
+        features = make_features(settings, base, data)
+    trainer = Trainer(spec, folder, record, weights, preparation.make_best_pack(folder, record, spec, base))
+    decoder = AnswerDecoder(data.dev, base.tokenizer, settings.lengths, settings.rules) if data.dev else None
     results = None
     if settings.do_train:
         dev = DevSet(features["eval"], decoder.score) if decoder and settings.evaluates_in_training else None
-        trainer.train(features["train"], dev)
+        TrainingLoop(trainer, schedule, features["train"], dev).run()
     if decoder:
-        results = answer(trainer, data, features["predict"], decoder)
+        split = EvalSplit("dev", features["predict"], settings.predict_batch_size)
+        for _, rows in trainer.predict([split]):
+            results = answer(settings, trainer, data, decoder, rows)
     tf.logging.info("***** Done: weights %s, results in %s *****", trainer.weights.path, folder.path)
     return results
 
@@ -90,11 +99,11 @@ def load_data(settings: SquadSettings) -> SquadData:
     return data
 
 
-def make_features(trainer: Trainer[SquadSettings], data: SquadData) -> Features:
+def make_features(settings: SquadSettings, base: Base, data: SquadData) -> Dict[str, List[str]]:
     """Return the TFRecord files of `train`, and of the dev file for `eval` (during training) and `predict`."""
-    settings, device = trainer.settings, trainer.settings.device
-    store = FeatureStore(settings.feature_folders, trainer.bert.tokenizer, settings.tokenizer_key)
-    features: Features = {}
+    device = settings.device
+    store = FeatureStore(settings.feature_folders, base.tokenizer, settings.tokenizer_key)
+    features: Dict[str, List[str]] = {}
     if data.dev:
         pads = {name: device.padded_batch_size(getattr(settings, f"{name}_batch_size")) for name in ("predict", "eval")}
         by_pad = {pad_to: store.span_files("dev", data.dev, settings.lengths, pad_to) for pad_to in set(pads.values())}
@@ -107,15 +116,14 @@ def make_features(trainer: Trainer[SquadSettings], data: SquadData) -> Features:
 
 
 def answer(
-    trainer: Trainer[SquadSettings], data: SquadData, dev_files: List[str], decoder: AnswerDecoder
+    settings: SquadSettings, trainer: Trainer, data: SquadData, decoder: AnswerDecoder, rows: Sequence[Row]
 ) -> Optional[EvalResults]:
     """Answer the dev file, and score the answers if it has gold answers.
 
     Write `predictions.json`, `nbest_predictions.json` and, for SQuAD 2.0, `null_odds.json`; with scores also
     `eval_results.txt` and `results.json`.
     """
-    settings, folder = trainer.settings, trainer.folder
-    rows = list(trainer.predict(dev_files, settings.predict_batch_size))
+    folder = trainer.folder
     answers = decoder.answer(rows)
     paths = answer_decoding.write(folder.path, answers, settings.version_2_with_negative)
     tf.logging.info("***** Answers to %d questions: %s *****", len(answers), ", ".join(paths))
@@ -125,25 +133,21 @@ def answer(
         old = folder.result_files()
         if old:
             tf.logging.warning("%s in %s belong to earlier answers.", " and ".join(old), folder.path)
-        _log_fitted_threshold(trainer)
+        _log_fitted_threshold(settings, trainer)
         return None
     scores, no_answer = decoder.score_answers(answers, rows), decoder.no_answer_score()
-    results = reporting.make_results(trainer, scores, no_answer, data.sizes(), rows)
-    reporting.report(trainer, scores, results)
+    results = reporting.report(trainer, scores, no_answer, data.sizes(), rows)
     _log_better_threshold(results)
     return results
 
 
-def _log_fitted_threshold(trainer: Trainer[SquadSettings]) -> None:
+def _log_fitted_threshold(settings: SquadSettings, trainer: Trainer) -> None:
     """Log the threshold fitted during training, because none can be fitted to a file without answers."""
-    settings, pack = trainer.settings, trainer.weights.pack
+    pack, threshold = trainer.weights.pack, settings.null_score_diff_threshold
     fitted = pack.config.metrics.get("best_f1_thresh") if pack else None
     if settings.version_2_with_negative and fitted is not None:
-        tf.logging.info(
-            "Used --null_score_diff_threshold=%s; the value fitted on the dev file of the training is %s.",
-            settings.null_score_diff_threshold,
-            fitted,
-        )
+        fit = f"the value fitted on the dev file of the training is {fitted}"
+        tf.logging.info("Used --null_score_diff_threshold=%s; %s.", threshold, fit)
 
 
 def _log_better_threshold(results: EvalResults) -> None:

@@ -17,6 +17,7 @@ from adapter_bert.pipeline import batches, records, tfrecords
 from adapter_bert.training import inputs
 from adapter_bert.training.evaluator import epoch_ends
 from adapter_bert.training.model_fn import ModelFn
+from adapter_bert.training.trainer import EvalSplit
 from adapter_bert.weights import packs
 from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
 from run_classifier import ClassifierSettings
@@ -407,7 +408,7 @@ class TestRun:
         for pads in (False, True):
             settings = ClassifierSettings(**dict(given, pad_to_max_seq_length=pads))
             trainer, _, features = prepare(settings)
-            found[pads] = list(trainer.predict(features["dev"], 5))
+            found[pads] = dict(trainer.predict([EvalSplit("dev", features["dev"], 5)]))["dev"]
         assert len(found[True]) == len(found[False]) == 24
         for one, other in zip(found[True], found[False]):
             assert set(one) == set(other)

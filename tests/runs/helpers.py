@@ -9,9 +9,9 @@ from typing import Any, Optional
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.tasks.task_data import TaskData
-from adapter_bert.training import classification
+from adapter_bert.training import classification, preparation
 from adapter_bert.training.trainer import Trainer
-from adapter_bert.weights import packs
+from adapter_bert.weights import loading, packs
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import RunFolder
 from run_classifier import run_task
@@ -34,11 +34,16 @@ def error_of(flags: dict, **changes: Any) -> str:
 
 def prepare(settings: ClassifierSettings) -> tuple:
     """Return the trainer, the data and the features of a run."""
-    data: TaskData = classification.load_data(settings)
-    head, num_examples = classification.make_head(settings, data), len(data.splits.get("train", ()))
     folder, bert = RunFolder(settings.output_dir), Base.load(settings)
-    trainer = Trainer(settings, bert, head, folder, data.fingerprints(), num_examples)
-    return trainer, data, classification.make_features(trainer, data)
+    data: TaskData = classification.load_data(settings)
+    spec = preparation.make_spec(settings, bert, classification.make_head(settings, data))
+    record = folder.check_same_run(settings, data.fingerprints())
+    purpose = loading.TRAIN if settings.do_train else loading.EVALUATE
+    weights = loading.resolve(spec, preparation.weight_request(settings), purpose, folder)
+    record = folder.claim(record, preparation.base_fingerprints(folder, record, spec, weights))
+    best_pack = preparation.make_best_pack(folder, record, spec, bert)
+    trainer = Trainer(spec, folder, record, weights, best_pack)
+    return trainer, data, classification.make_features(settings, bert, data)
 
 
 def read_json(*parts: str) -> dict:

@@ -18,8 +18,8 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.util import event_pb2
 
 from adapter_bert.settings.classifier import ClassifierSettings
-from adapter_bert.training import classification
-from adapter_bert.training.trainer import DevEvaluation, DevSet
+from adapter_bert.training import classification, preparation
+from adapter_bert.training.loop import DevSet, TrainingLoop
 from adapter_bert.weights import checkpoints, packs
 from adapter_layers import AdapterConfig
 from tests.helpers import (
@@ -149,10 +149,10 @@ class TestEvaluationDuringTraining:
         settings = ClassifierSettings(**dict(given, output_dir=str(tmp_path / "pieces")))
         trainer, data, features = prepare(settings)
         dev = DevSet(features["dev"], classification.make_scorer(trainer.spec.head, data.task))
-        history = trainer.folder.history()
-        evaluation = DevEvaluation(dev, trainer._make_evaluator(dev, history, 0))
-        trainer._train_in_pieces(features["train"], history, evaluation)
-        assert history.evaluations == evaluations_of(given) != []
+        schedule = preparation.make_schedule(settings, len(data.splits["train"]))
+        loop = TrainingLoop(trainer, schedule, features["train"], dev)
+        loop.run_in_pieces()
+        assert loop.history.evaluations == evaluations_of(given) != []
         whole, pieces = (packs.read(path) for path in (pack_of(given), trainer.folder.pack_path))
         assert (whole.config.step, whole.fingerprint) == (pieces.config.step, pieces.fingerprint)
 

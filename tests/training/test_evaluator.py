@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.scores import Scores
-from adapter_bert.training.evaluator import EvaluationPlan, Evaluator, epoch_ends, multiples
+from adapter_bert.training.evaluator import Evaluator, epoch_ends, multiples
 
 
 @pytest.mark.parametrize(
@@ -23,20 +25,23 @@ def test_epochs_end_with_their_last_full_batch_and_the_last_step_counts(examples
     assert epoch_ends(examples, batch_size, total) == expected
 
 
-def test_multiples_include_the_last_step():
-    assert multiples(10, 25) == {10, 20, 25}
-    assert multiples(10, 30) == {10, 20, 30}
-    assert multiples(100, 30) == {30}
+@pytest.mark.parametrize("interval, total, expected", [(10, 25, {10, 20, 25}), (10, 30, {10, 20, 30}), (100, 30, {30})])
+def test_multiples_include_the_last_step(interval, total, expected):
+    assert multiples(interval, total) == expected
 
 
 class Run:
-    """A training whose dev scores are given."""
+    """A training whose dev scores are given; `start` is the step of its newest checkpoint, `saved` of its best."""
 
     def __init__(self, folder, patience=None, start=0, saved=None):
         self.saved = [saved]
         self.history = History(str(folder / "training.json"))
-        plan = EvaluationPlan(lambda rows: rows[0], frozenset(range(1, 300)), patience, str(folder / "eval"))
-        self.evaluator = Evaluator(plan, self.history, lambda step, scores: self.saved.append(step), start, saved)
+        best_pack = SimpleNamespace(
+            folder=SimpleNamespace(latest_step=lambda: start, file=lambda name: str(folder / name)),
+            saved=lambda: saved and SimpleNamespace(step=saved),
+            save=lambda checkpoint, scores: self.saved.append(checkpoint),
+        )
+        self.evaluator = Evaluator(lambda rows: rows[0], frozenset(range(1, 300)), patience, self.history, best_pack)
 
     def evaluate(self, step: int, accuracy: float, loss: float = 1.0) -> bool:
         """Evaluate, and return whether the training should stop."""

@@ -1,16 +1,17 @@
-"""Hooks: what a training shows, when it saves and when it evaluates."""
+"""Training hooks: what they log, save, evaluate and stop."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import List
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.progress import format_seconds
+from adapter_bert.common import progress
 from adapter_bert.common.signals import StopRequest
 from adapter_bert.evaluation.history import History
-from adapter_bert.training.hooks import CheckpointHook, EvaluationHook, ProgressHook
+from adapter_bert.training.hooks import CheckpointHook, ProgressHook
 from adapter_bert.training.model_fn import TrainingTensors
 
 TOTAL, BATCH = 6, 4
@@ -64,8 +65,12 @@ class FakeEvaluator:
         self.should_stop = step == self.last
 
 
-def progress_hook(tensors, history, stop=None, **options) -> ProgressHook:
-    return ProgressHook(tensors, TOTAL, BATCH, history, stop or StopRequest(), on_terminal=False, **options)
+def progress_hook(tensors, history, stop=None) -> ProgressHook:
+    return ProgressHook(tensors, TOTAL, BATCH, history, stop or StopRequest())
+
+
+def checkpoint_hook(tensors, saver, every, evaluator=None) -> CheckpointHook:
+    return CheckpointHook(dataclasses.replace(tensors, saver=saver), "out", every, evaluator, 3)
 
 
 def test_progress_is_logged_at_the_last_step_with_loss_rate_speed_and_time_left(history, log):
@@ -78,8 +83,9 @@ def test_progress_is_logged_at_the_last_step_with_loss_rate_speed_and_time_left(
     assert hooks[0].mean_width == 12
 
 
-def test_progress_is_logged_as_often_as_asked_for(history, log):
-    train(lambda tensors: [progress_hook(tensors, history, every_seconds=0.0)])
+def test_progress_is_logged_after_an_interval(history, log, monkeypatch):
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    train(lambda tensors: [progress_hook(tensors, history)])
     assert [line.split()[1] for line in log if line.startswith("step ")] == [f"{n}/6" for n in range(1, 7)]
 
 
@@ -91,47 +97,32 @@ def test_a_continued_training_counts_from_its_first_step(history, log):
 def test_a_stop_request_ends_the_training_after_the_current_step(history, log):
     stop, saver = StopRequest(), FakeSaver()
     stop.is_set = True
-    train(lambda tensors: [progress_hook(tensors, history, stop), CheckpointHook(saver, "out", 100)])
+    train(lambda tensors: [progress_hook(tensors, history, stop), checkpoint_hook(tensors, saver, 100)])
     assert history.steps == 1 and saver.steps == [1]
     assert any(line.startswith("step 1/6") for line in log)
 
 
-@pytest.mark.parametrize("every, expected", [(2, [2, 4, 6]), (4, [4, 6]), (100, [6])])
-def test_checkpoints_are_saved_at_intervals_and_at_the_end(every, expected):
+@pytest.mark.parametrize(
+    "every, steps, start, expected",
+    [(2, TOTAL, 0, [2, 4, 6]), (4, TOTAL, 0, [4, 6]), (100, TOTAL, 0, [6]), (1, 0, 3, [])],
+    ids=["divides", "does not divide", "longer than the training", "nothing to train"],
+)
+def test_checkpoints_are_saved_at_intervals_and_at_the_end(every, steps, start, expected):
     saver = FakeSaver()
-    train(lambda tensors: [CheckpointHook(saver, "out", every)])
+    train(lambda tensors: [checkpoint_hook(tensors, saver, every)], steps, start)
     assert saver.steps == expected
 
 
-def test_a_training_without_a_step_saves_nothing():
-    saver = FakeSaver()
-    train(lambda tensors: [CheckpointHook(saver, "out", 1)], steps=0, start=3)
-    assert saver.steps == []
-
-
-def test_each_evaluation_sees_the_whole_dev_set_and_a_checkpoint_of_its_step():
-    saver, evaluator = FakeSaver(), FakeEvaluator({2, 5})
-
-    def make_hooks(tensors):
-        saving = CheckpointHook(saver, "out", 4)
-        return [saving, EvaluationHook(tensors, evaluator, saving, 3)]
-
-    train(make_hooks)
-    assert evaluator.seen == [(step, [0, 1, 2], f"out/model.ckpt-{step}") for step in (2, 5)]
-    assert saver.steps == [2, 4, 5, 6]
-
-
-def test_an_evaluator_can_stop_the_training():
-    saver, evaluator = FakeSaver(), FakeEvaluator({2, 4}, last=2)
-
-    def make_hooks(tensors):
-        saving = CheckpointHook(saver, "out", 100)
-        return [saving, EvaluationHook(tensors, evaluator, saving, 3)]
-
-    train(make_hooks)
-    assert saver.steps == [2] and [step for step, _, _ in evaluator.seen] == [2]
+@pytest.mark.parametrize(
+    "last, evaluated, saved", [(None, [2, 5], [2, 4, 5, 6]), (2, [2], [2])], ids=["to the end", "stops early"]
+)
+def test_each_evaluation_sees_the_whole_dev_set_and_a_checkpoint_of_its_step(last, evaluated, saved):
+    saver, evaluator = FakeSaver(), FakeEvaluator({2, 5}, last)
+    train(lambda tensors: [checkpoint_hook(tensors, saver, 4, evaluator)])
+    assert evaluator.seen == [(step, [0, 1, 2], f"out/model.ckpt-{step}") for step in evaluated]
+    assert saver.steps == saved
 
 
 @pytest.mark.parametrize("seconds, text", [(3.4, "0:03"), (75, "1:15"), (3723, "1:02:03")])
 def test_the_time_left_is_shown_as_on_a_clock(seconds, text):
-    assert format_seconds(seconds) == text
+    assert progress.format_seconds(seconds) == text

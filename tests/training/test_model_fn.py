@@ -89,7 +89,7 @@ def test_hooks_get_the_dev_set_and_share_the_weights_of_the_training():
 def test_a_tpu_has_no_hooks():
     plan = TrainingPlan(SCHEDULE, make_hooks=lambda tensors: pytest.fail("hooks were created"))
     model_fn = ModelFn(SPEC, plan=plan, device=Device(use_tpu=True))
-    assert not model_fn._device.supports_hooks
+    assert not model_fn.device.supports_hooks
     # The optimizer of a TPU cannot be built here; everything before it can.
     assert model_fn.forward(make_features(), is_training=False).logits.shape.as_list() == [4, 2]
 

@@ -1,0 +1,207 @@
+"""The training loop: checkpoints, evaluations, early stopping, interruption and failures."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Iterator, List, NamedTuple, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+
+import optimization
+from adapter_bert.common import errors, signals
+from adapter_bert.devices import estimators
+from adapter_bert.evaluation.scores import Scorer
+from adapter_bert.model import parameters
+from adapter_bert.pipeline import feature_store
+from adapter_bert.training import inputs
+from adapter_bert.training.evaluator import Evaluator, epoch_ends, multiples
+from adapter_bert.training.hooks import CheckpointHook, ProgressHook
+from adapter_bert.training.model_fn import ModelFn, Schedule, TrainingPlan, TrainingTensors
+from adapter_bert.training.trainer import EvalSplit, Trainer
+from adapter_bert.weights import loading
+
+
+class DevSet(NamedTuple):
+    """A data set that is evaluated during training: its features, and the function that scores predictions."""
+
+    record_files: Sequence[str]
+    score: Scorer
+
+
+class TrainingLoop:
+    """Trains to the last step, starting from the newest checkpoint if there is one.
+
+    Attributes:
+      history: evaluations and step times.
+    """
+
+    def __init__(
+        self, trainer: Trainer, schedule: Schedule, record_files: Sequence[str], dev: Optional[DevSet] = None
+    ) -> None:
+        """Prepare a training.
+
+        Args:
+          trainer: the model.
+          schedule: steps and learning rate.
+          record_files: features of the training split.
+          dev: evaluated during training, to select the best weights and to stop early.
+        """
+        self.history = trainer.folder.history()
+        self._trainer = trainer
+        self._settings = trainer.settings
+        self._folder = trainer.folder
+        self._schedule = schedule
+        self._record_files = record_files
+        self._dev = dev
+        self._evaluator = self._make_evaluator(dev) if dev else None
+        self._progress: Optional[ProgressHook] = None
+
+    def _make_evaluator(self, dev: DevSet) -> Evaluator:
+        settings, schedule = self._settings, self._schedule
+        if settings.eval_every_steps:
+            due = multiples(settings.eval_every_steps, schedule.num_train_steps)
+        else:
+            due = epoch_ends(schedule.num_examples, settings.train_batch_size, schedule.num_train_steps)
+        patience = settings.early_stopping_patience
+        return Evaluator(dev.score, due, patience, self.history, self._trainer.best_pack)
+
+    def run(self) -> None:
+        """Train, then let the trainer use the best weights."""
+        spec, start = self._trainer.spec, self._folder.latest_step()
+        for line in parameters.parameter_table(spec.shapes, spec.trained_names):
+            tf.logging.info(line)
+        # The run may have been killed between a checkpoint and its evaluation.
+        if self._evaluate_newest(start):
+            tf.logging.info("Training stopped early at step %d; nothing is left to do.", start)
+        else:
+            tf.logging.info(
+                "***** Training: steps %d to %d, batch size %d, seed %d *****",
+                start,
+                self._schedule.num_train_steps,
+                self._settings.train_batch_size,
+                self._trainer.record.seed,
+            )
+            if self._settings.device.supports_hooks:
+                self._train_to(self._schedule.num_train_steps, self._evaluator)
+            else:
+                self.run_in_pieces()
+            self.history.write()
+            self._trainer.best_pack.save_last()
+        self._trainer.use_trained_weights()
+
+    def run_in_pieces(self) -> None:
+        """Alternate between training and evaluation: a TPU graph cannot contain a second model."""
+        for step in sorted(self._evaluator.due_steps if self._evaluator else [self._schedule.num_train_steps]):
+            if step > self._folder.latest_step():
+                self._train_to(step)
+                if self._evaluate_newest(step):
+                    return
+
+    def _evaluate_newest(self, step: int) -> bool:
+        """Evaluate the newest checkpoint, written at `step`, if this is due; return whether to stop training."""
+        if self._dev is None or self._evaluator is None:
+            return False
+        if self._evaluator.is_due(step):
+            newest = self._trainer.find_weights(loading.TRAIN)
+            split = EvalSplit("dev", self._dev.record_files, self._settings.eval_batch_size)
+            for _, rows in self._trainer.predict([split], newest):
+                self._evaluator.evaluate(step, rows, newest.path)
+        return self._evaluator.should_stop
+
+    def _train_to(self, step: int, evaluator: Optional[Evaluator] = None) -> None:
+        """Train up to a step, and evaluate in the same session if there is an evaluator."""
+        settings = self._settings
+        # On a TPU no hook would see the request, so signals end the process immediately.
+        with signals.deferred(settings.device.supports_hooks) as stop:
+            input_fn = inputs.training_input_fn(
+                self._record_files,
+                settings,
+                self._trainer.spec.head.label_types,
+                self._schedule.num_train_steps,
+                self._trainer.record.seed,
+                self._folder.latest_step(),
+            )
+            with self._user_errors():
+                self._make_estimator(stop, evaluator).train(input_fn=input_fn, max_steps=step)
+        if self._progress and self._progress.mean_width and not settings.pads_all:
+            tf.logging.info(
+                "Batches had %.1f tokens on average (--max_seq_length=%d).",
+                self._progress.mean_width,
+                settings.max_seq_length,
+            )
+        if stop.is_set:
+            self.history.write()
+            raise errors.StoppedError(
+                f"interrupted at step {self._folder.latest_step()}; the same command continues from there."
+            )
+
+    def _make_estimator(self, stop: signals.StopRequest, evaluator: Optional[Evaluator]) -> estimators.TPUEstimator:
+        settings, trainer = self._settings, self._trainer
+        dev_data = None
+        if self._dev and evaluator:
+            dev_input_fn = inputs.scoring_input_fn(self._dev.record_files, settings, trainer.spec.head.label_types)
+            dev_data = functools.partial(dev_input_fn, {"batch_size": settings.eval_batch_size})
+        plan = TrainingPlan(
+            self._schedule,
+            functools.partial(self._make_hooks, stop, evaluator),
+            dev_data,
+            "whole" if settings.save_full_checkpoint else "trained",
+            settings.gradient_checkpointing,
+            settings.gradient_accumulation_steps,
+            settings.use_xla,
+        )
+        # Create the summary writer here: the estimator's own would first write the graph, which is larger than the
+        # weights.
+        with tf.Graph().as_default():
+            tf.summary.FileWriterCache.get(self._folder.path)
+        # About fifty points on TensorBoard's curves, or one every 100 steps.
+        summary_steps = max(1, min(100, self._schedule.num_train_steps // 50))
+        config = estimators.run_config(
+            settings.device, self._folder.path, trainer.record.seed, settings.save_checkpoints_steps, summary_steps
+        )
+        model_fn = ModelFn(trainer.spec, trainer.initial_weights, plan, settings.device)
+        return estimators.make_estimator(model_fn, settings.device, config, settings.train_batch_size)
+
+    def _make_hooks(
+        self, stop: signals.StopRequest, evaluator: Optional[Evaluator], tensors: TrainingTensors
+    ) -> List[tf.train.SessionRunHook]:
+        settings = self._settings
+        self._progress = ProgressHook(
+            tensors, self._schedule.num_train_steps, settings.train_batch_size, self.history, stop
+        )
+        num_examples = feature_store.num_records(self._dev.record_files) if self._dev else 0
+        saving = CheckpointHook(tensors, self._folder.path, settings.save_checkpoints_steps, evaluator, num_examples)
+        # The progress hook comes first, so that it does not count the time of evaluations.
+        return [self._progress, saving]
+
+    @contextlib.contextmanager
+    def _user_errors(self) -> Iterator[None]:
+        """Raise `errors.UserError` for a loss that is not finite, damaged features, a full disk or lack of memory."""
+        settings = self._settings
+        read = [*self._record_files, *(self._dev.record_files if self._dev else ())]
+        try:
+            with feature_store.damage_errors(read):
+                yield
+        except (tf.train.NanLossDuringTrainingError, tf.errors.InvalidArgumentError) as error:
+            if isinstance(error, tf.errors.InvalidArgumentError) and optimization.NOT_FINITE not in str(error):
+                raise
+            failed_at = f" at step {self._progress.step + 1}" if self._progress else ""
+            saved = [tf.train.latest_checkpoint(self._folder.path)]
+            saved += [self._folder.pack_path] if self._folder.has_pack() else []
+            good = ", ".join(path for path in saved if path) or "none were saved yet"
+            raise errors.UserError(
+                f"The loss became NaN or infinite{failed_at}: lower --learning_rate (it is {settings.learning_rate}) "
+                f"and use another --output_dir. Last good weights: {good}."
+            ) from None
+        except tf.errors.ResourceExhaustedError as error:
+            if "No space left" in str(error):
+                raise errors.UserError(f"The disk is full: {errors.reason(error)}.") from None
+            raise errors.UserError(
+                "Out of memory: set --gradient_checkpointing=true, raise --gradient_accumulation_steps (it is "
+                f"{settings.gradient_accumulation_steps}), or lower --train_batch_size (it is "
+                f"{settings.train_batch_size}) or --max_seq_length (it is {settings.max_seq_length})."
+            ) from None
+        finally:
+            if self._progress:
+                self._progress.close()
