@@ -8,19 +8,12 @@ with new adapters starts close to the original network (Houlsby et al., 2019, se
 
 from __future__ import annotations
 
-from typing import Callable, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors
-from adapter_bert.model.adapter_config import (  # noqa: F401  (published names)
-    PAPER_INIT_SCALE,
-    PAPER_SIZE,
-    PLACEMENTS,
-    SUBLAYERS,
-    AdapterConfig,
-    check_activation,
-)
+from adapter_bert.model.adapter_config import PAPER_INIT_SCALE, PAPER_SIZE, AdapterConfig, check_activation
 from adapter_bert.model.fused_ops import gelu, gelu_erf
 
 
@@ -33,16 +26,9 @@ ACTIVATIONS = {"gelu": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu, "swish": 
 
 
 def get_activation(activation: Union[str, Callable, None]) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
-    """Return an activation function by name, ignoring case.
+    """Return an activation function by its name in `ACTIVATIONS`, ignoring case; None for `linear` and no name.
 
-    Args:
-      activation: a key of `ACTIVATIONS`; empty, None and `linear` mean no activation. Callables are returned unchanged.
-
-    Returns:
-      A function of one tensor, or None for the identity.
-
-    Raises:
-      errors.UserError: the name is unknown.
+    Callables are returned unchanged. An unknown name raises `errors.UserError`.
     """
     if not activation:
         return None
@@ -58,16 +44,13 @@ def feedforward_adapter(
     init_scale: float = PAPER_INIT_SCALE,
     activation: Union[str, Callable, None] = "gelu",
 ) -> tf.Tensor:
-    """Add a bottleneck adapter to the graph in the variable scope `adapters`.
+    """Add a bottleneck adapter to the graph in the variable scope `adapters`; return a tensor of the input's shape.
 
     Args:
       input_tensor: float [..., d] with a static d.
       hidden_size: m, the size of the bottleneck.
       init_scale: standard deviation of the initial weights, a normal truncated at two standard deviations.
       activation: the non-linearity of the bottleneck.
-
-    Returns:
-      A tensor with the shape of `input_tensor`.
     """
     width = input_tensor.shape.as_list()[-1]
     rows = input_tensor if input_tensor.shape.ndims == 2 else tf.reshape(input_tensor, [-1, width])
@@ -91,29 +74,25 @@ AdapterFn = Union[None, str, AdapterConfig, Callable[[tf.Tensor], tf.Tensor]]
 
 
 def get_adapter(adapter_fn: AdapterFn) -> Callable[..., tf.Tensor]:
-    """Convert the `adapter_fn` argument of `BertModel` into a function.
+    """Convert the `adapter_fn` argument of `BertModel` into a function of (tensor, layer index, sub-layer name).
 
     Args:
       adapter_fn: None for no adapters; the name `feedforward_adapter` for adapters of size 64; an `AdapterConfig`; or
         a function of one tensor that is applied after every projection.
-
-    Returns:
-      A function of (output of the projection, layer index, sub-layer name) that returns the adapted tensor.
     """
-    if adapter_fn is None:
-        return lambda tensor, layer, sublayer: tensor
+    chosen: Any = adapter_fn
     if isinstance(adapter_fn, str):
         if adapter_fn != "feedforward_adapter":
             raise errors.unknown("adapter function", adapter_fn, ["feedforward_adapter"])
-        adapter_fn = AdapterConfig()
-    if not isinstance(adapter_fn, AdapterConfig):
-        function = adapter_fn
-        return lambda tensor, layer, sublayer: function(tensor)
-    config = adapter_fn
+        chosen = AdapterConfig()
 
     def adapt(tensor: tf.Tensor, layer: int, sublayer: str) -> tf.Tensor:
-        if not config.covers(layer, sublayer):
+        if chosen is None:
             return tensor
-        return feedforward_adapter(tensor, config.size, config.init_scale, config.activation)
+        if not isinstance(chosen, AdapterConfig):
+            return chosen(tensor)
+        if not chosen.covers(layer, sublayer):
+            return tensor
+        return feedforward_adapter(tensor, chosen.size, chosen.init_scale, chosen.activation)
 
     return adapt

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import collections
 import copy
+import dataclasses
 import functools
-import inspect
 import json
 import re
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
-from adapter_bert.common import errors
+from adapter_bert.common import errors, files
 from adapter_bert.model import fused_ops
 from adapter_bert.model.dropout import dropout, dropout_seed, next_pass
 from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (published names)
@@ -25,49 +25,21 @@ from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (publis
 LAYER_NORM_EPSILON = 1e-12
 
 
+@dataclasses.dataclass(eq=False)
 class BertConfig:
     """The architecture of a BERT, as in `bert_config.json`."""
 
-    def __init__(
-        self,
-        vocab_size: int,
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        hidden_act: Union[str, Callable] = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        max_position_embeddings: int = 512,
-        type_vocab_size: int = 16,
-        initializer_range: float = 0.02,
-    ) -> None:
-        """Store the sizes of the network.
-
-        Args:
-          vocab_size: rows of the word embedding table; None only for `from_dict`.
-          hidden_size: D, the width of every layer's output.
-          num_hidden_layers: number of encoder layers.
-          num_attention_heads: N, a divisor of `hidden_size`.
-          intermediate_size: width of the feed-forward sub-layer.
-          hidden_act: a key of `adapter_layers.ACTIVATIONS`, or a function.
-          hidden_dropout_prob: dropout rate of embeddings and sub-layer outputs.
-          attention_probs_dropout_prob: dropout rate of attention weights.
-          max_position_embeddings: maximum sequence length.
-          type_vocab_size: number of segment types.
-          initializer_range: standard deviation of new weights.
-        """
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.hidden_act = hidden_act
-        self.intermediate_size = intermediate_size
-        self.hidden_dropout_prob = hidden_dropout_prob
-        self.attention_probs_dropout_prob = attention_probs_dropout_prob
-        self.max_position_embeddings = max_position_embeddings
-        self.type_vocab_size = type_vocab_size
-        self.initializer_range = initializer_range
+    vocab_size: int
+    hidden_size: int = 768  # D, the width of every layer's output
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12  # N, a divisor of `hidden_size`
+    intermediate_size: int = 3072  # width of the feed-forward sub-layer
+    hidden_act: Union[str, Callable] = "gelu"  # a key of `adapter_layers.ACTIVATIONS`, or a function
+    hidden_dropout_prob: float = 0.1  # of embeddings and sub-layer outputs
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512  # maximum sequence length
+    type_vocab_size: int = 16  # number of segment types
+    initializer_range: float = 0.02  # standard deviation of new weights
 
     @classmethod
     def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
@@ -80,30 +52,18 @@ class BertConfig:
     @classmethod
     def from_json_file(cls, json_file: str) -> BertConfig:
         """Read a `bert_config.json`. Raise `errors.UserError` if it is missing or invalid."""
-        try:
-            with tf.gfile.GFile(json_file, "r") as reader:
-                values = json.loads(reader.read())
-        except (tf.errors.OpError, UnicodeDecodeError) as error:
-            raise errors.UserError(f"Cannot read the BERT config {json_file}: {errors.reason(error)}.") from None
-        except ValueError as error:
-            raise errors.UserError(f"The BERT config {json_file} is not JSON: {error}.") from None
-        if not isinstance(values, dict):
-            raise errors.UserError(f"The BERT config {json_file} is not a JSON object.")
-        config = cls.from_dict(values)
+        config = cls.from_dict(files.read_json_object(json_file, "Use the bert_config.json of a BERT."))
         config.check(json_file)
         return config
 
     def check(self, where: str = "The BERT config") -> None:
         """Raise `errors.UserError`, starting with `where`, if a value is invalid."""
-        for name in inspect.signature(BertConfig.__init__).parameters:
-            if name in ("self", "hidden_act"):
-                continue
+        for name in (field.name for field in dataclasses.fields(BertConfig) if field.name != "hidden_act"):
             value = getattr(self, name)
-            fraction = name.endswith("_prob") or name == "initializer_range"
-            is_number = isinstance(value, (int, float) if fraction else int) and not isinstance(value, bool)
-            if not is_number or not (0 <= value < 1 if fraction else value >= 1):
-                kind = "a number of at least 0 and below 1" if fraction else "an integer of at least 1"
-                raise errors.UserError(f"{where}: {name} must be {kind}, found {value!r}.")
+            if not name.endswith("_prob") and name != "initializer_range":
+                errors.check_int(f"{where}: {name}", value)
+            elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+                raise errors.UserError(f"{where}: {name} must be a number of at least 0 and below 1, found {value!r}.")
         if self.hidden_size % self.num_attention_heads:
             raise errors.UserError(
                 f"{where}: hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
@@ -287,17 +247,9 @@ def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
 def attention_layer(
     queries: tf.Tensor, states: tf.Tensor, bias: tf.Tensor, batch_size: Union[int, tf.Tensor], config: BertConfig
 ) -> tf.Tensor:
-    """Apply multi-headed self-attention.
+    """Apply multi-headed self-attention: tokens with states `queries` [B*F, D] attend to `states` [B*T, D].
 
-    Args:
-      queries: float [B*F, D], the states of the tokens that attend.
-      states: float [B*T, D], the states of all tokens.
-      bias: float [B, 1, 1, T], see `attention_bias`.
-      batch_size: B.
-      config: the architecture.
-
-    Returns:
-      The output of the heads, float [B*F, D], before the projection.
+    The bias is that of `attention_bias`. Return the output of the heads, float [B*F, D], before the projection.
     """
     heads, head_size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
 
@@ -319,19 +271,11 @@ def transformer_model(
     adapter_fn: adapter_layers.AdapterFn,
     gradient_checkpointing: bool = False,
 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
-    """Build the stack of encoder layers.
+    """Build the stack of encoder layers on embeddings [B, S, D]; see `BertModel` for the other arguments.
 
-    Args:
-      embeddings: float [B, S, D].
-      bias: see `attention_bias`.
-      config: the architecture.
-      adapter_fn: see `adapter_layers.get_adapter`.
-      gradient_checkpointing: see `BertModel`.
-
-    Returns:
-      The output of each layer, float [B, S, D], starting with the lowest; and the last layer's output for the first
-      token, float [B, D]. A graph that uses only the latter does not compute the last layer for other tokens. In
-      training, its dropout masks differ from those of the full layer.
+    Return the output of each layer, float [B, S, D], starting with the lowest; and the last layer's output for the
+    first token, float [B, D]. A graph that uses only the latter does not compute the last layer for other tokens. In
+    training, its dropout masks differ from those of the full layer.
     """
     shape = get_shape_list(embeddings, expected_rank=3)
     adapt = adapter_layers.get_adapter(adapter_fn)
@@ -360,18 +304,10 @@ def encoder_layer(
     config: BertConfig,
     adapt: Callable,
 ) -> tf.Tensor:
-    """Build one layer: attention, then the feed-forward sub-layer.
+    """Build one layer: attention, then the feed-forward sub-layer. Return float [B*F, D].
 
-    Args:
-      queries: float [B*F, D], the layer's input for the tokens whose output is needed.
-      states: float [B*S, D], the layer's input for all tokens.
-      bias: see `attention_bias`.
-      batch_size: B.
-      config: the architecture.
-      adapt: applies the adapter; a function of a tensor and `sublayer`.
-
-    Returns:
-      float [B*F, D].
+    `states` [B*S, D] is the layer's input for all tokens, `queries` [B*F, D] for those whose output is needed;
+    `adapt(tensor, sublayer=…)` applies the adapter.
     """
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
@@ -412,16 +348,10 @@ def get_assignment_map_from_checkpoint(
 ) -> Tuple[Mapping[str, str], Dict[str, int]]:
     """Match the variables of a graph with those of a checkpoint by name.
 
-    Args:
-      tvars: variables of the graph.
-      init_checkpoint: path prefix of the checkpoint.
-
-    Returns:
-      The assignment map for `tf.train.init_from_checkpoint`, and a dictionary with `name` and `name:0` of every
-      matched variable (all values are 1).
+    Return the assignment map for `tf.train.init_from_checkpoint`, and a dictionary with `name` and `name:0` of every
+    matched variable (all values are 1).
     """
-    names = [re.sub(r":\d+$", "", variable.name) for variable in tvars]
-    wanted = set(names)
+    wanted = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
     assignment_map = collections.OrderedDict(
         (name, name) for name, _ in tf.train.list_variables(init_checkpoint) if name in wanted
     )

@@ -7,19 +7,7 @@ from typing import List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.model.tuning_modes import (  # noqa: F401  (published names)
-    ADAPTER,
-    EMBEDDINGS,
-    ENCODER_LAYER,
-    HEAD,
-    LAYER_NORM,
-    MODES,
-    POOLER,
-    check_mode,
-    count_layers,
-    layer_index,
-    trainable_names,
-)
+from adapter_bert.model.tuning_modes import HEAD, count_layers, trainable_names  # noqa: F401  (published names)
 
 # Graph collection with the learning rate of the current step.
 LEARNING_RATE = "learning_rate"
@@ -43,7 +31,8 @@ def learning_rate_schedule(
 ) -> tf.Tensor:
     """Return the learning rate at a step: linear warm-up from 0, then linear decay to 0.
 
-    As in BERT, the decay starts at step 0, so the rate after the warm-up is slightly below `init_lr`.
+    As in BERT, the decay starts at step 0, so the rate after the warm-up is slightly below `init_lr`. None or 0 warm-up
+    steps mean no warm-up.
     """
     step = tf.cast(global_step, tf.float32)
     rate = init_lr * (1.0 - tf.minimum(step, float(num_train_steps)) / max(num_train_steps, 1))
@@ -63,17 +52,10 @@ def create_optimizer(
 ) -> tf.Operation:
     """Build the training step: gradients of the trainable variables, clipping at norm 1, Adam with weight decay.
 
-    Args:
-      loss: scalar.
-      init_lr: peak learning rate.
-      num_train_steps: total number of steps; the rate is 0 after the last one.
-      num_warmup_steps: steps of linear warm-up; 0 or None for none.
-      use_tpu: whether to sum gradients over TPU cores.
-      tuning_mode, top_layers: see `trainable_names`.
+    See `learning_rate_schedule` and `trainable_names` for the arguments; `use_tpu` sums gradients over TPU cores.
 
-    Returns:
-      The train op, which also increments the global step. If the gradient is not finite, it raises
-      InvalidArgumentError with `NOT_FINITE` and changes nothing, except on a TPU.
+    Return the train op, which also increments the global step. If the gradient is not finite, it raises
+    InvalidArgumentError with `NOT_FINITE` and changes nothing, except on a TPU.
     """
     tvars = trainable_variables(tuning_mode, top_layers)
     return train_step(tf.gradients(loss, tvars), tvars, init_lr, num_train_steps, num_warmup_steps, use_tpu)
@@ -92,12 +74,7 @@ def train_step(
     rate = learning_rate_schedule(global_step, init_lr, num_train_steps, num_warmup_steps)
     tf.add_to_collection(LEARNING_RATE, rate)
     optimizer = AdamWeightDecayOptimizer(
-        learning_rate=rate,
-        weight_decay_rate=0.01,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-6,
-        exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
+        rate, weight_decay_rate=0.01, exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"]
     )
     if use_tpu:
         optimizer = tf.tpu.CrossShardOptimizer(optimizer)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Callable, Dict, List, Optional, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.model.dropout import dropout_stream
-
-Features = Mapping[str, tf.Tensor]
+from adapter_bert.model.heads import Features
 
 
 def _split(features: Features, parts: int) -> Dict[str, tf.Tensor]:
@@ -37,8 +36,7 @@ def accumulate(
       parts: number of parts, at least 1.
       get_variables: returns the trainable variables once the network exists.
 
-    Returns:
-      The loss, a gradient for each variable (None if the loss does not depend on it), and the variables.
+    Return the loss, a gradient for each variable (None if the loss does not depend on it), and the variables.
     """
     if parts == 1:
         loss, variables = loss_of(features), get_variables()

@@ -12,9 +12,7 @@ PAPER_SIZE = 64
 # The paper uses a standard deviation of 1e-2; Google's released code uses 1e-3.
 PAPER_INIT_SCALE = 1e-2
 
-SUBLAYERS = ("attention", "feedforward")
-PLACEMENTS = ("both",) + SUBLAYERS
-
+PLACEMENTS = ("both", "attention", "feedforward")
 # The keys of `adapter_layers.ACTIVATIONS`.
 ACTIVATION_NAMES = ("gelu", "gelu_erf", "linear", "relu", "swish", "tanh")
 

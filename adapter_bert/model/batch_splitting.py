@@ -8,23 +8,19 @@ that a seed gives the same dropout masks on every machine.
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Dict
+from typing import Callable
 
 import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.model.dropout import dropout_stream
-from adapter_bert.model.heads import HeadOutput
-
-Features = Dict[str, tf.Tensor]
+from adapter_bert.model.heads import Features, HeadOutput
 
 
 def run_in_two(build: Callable[[Features], HeadOutput], features: Features) -> HeadOutput:
-    """Apply `build` to both halves of a batch and concatenate the outputs.
+    """Build a network with its head for both halves of a batch and concatenate the outputs.
 
-    Args:
-      build: adds a network with its head to the graph.
-      features: the batch, [B, …] each; B may be dynamic and is at least 1.
+    The features are [B, …] each; B may be dynamic and is at least 1.
     """
     size = modeling.get_shape_list(features["input_ids"])[0]
     if isinstance(size, int) and size < 2:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import zlib
-from typing import Iterator, List, Optional, Union
+from typing import ContextManager, List, Optional, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -24,29 +23,20 @@ def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
     return fused_ops.dropout(x, dropout_seed(), rate) if rate else x
 
 
-@contextlib.contextmanager
-def next_pass() -> Iterator[None]:
+def next_pass() -> ContextManager[None]:
     """Give the network built in this context other dropout masks than earlier networks in its variable scope."""
     scope = tf.get_variable_scope().name
-    _passes.append(tf.get_collection(_SCOPES).count(scope))
+    earlier = tf.get_collection(_SCOPES).count(scope)
     tf.add_to_collection(_SCOPES, scope)
-    try:
-        yield
-    finally:
-        _passes.pop()
+    return fused_ops.pushed(_passes, earlier)
 
 
-@contextlib.contextmanager
-def dropout_stream(number: Union[int, tf.Tensor]) -> Iterator[None]:
+def dropout_stream(number: Union[int, tf.Tensor]) -> ContextManager[None]:
     """Give the graph built in this context, e.g. a loop body, its own dropout masks for each number (int32 scalar).
 
     Streams can be nested; the masks then depend on all numbers.
     """
-    _streams.append(_streams[-1] * 2**16 + number)
-    try:
-        yield
-    finally:
-        _streams.pop()
+    return fused_ops.pushed(_streams, _streams[-1] * 2**16 + number)
 
 
 def dropout_seed() -> tf.Tensor:

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import inspect
 import math
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -37,18 +37,22 @@ _drawn_before: List[Dict[str, tf.Tensor]] = []
 
 
 @contextlib.contextmanager
-def compiling(use_xla: Union[bool, str, None]) -> Iterator[None]:
-    """Set whether XLA compiles these functions in the graph built in this context.
-
-    Args:
-      use_xla: True for always, once per shape; False for never; None for large static shapes only; `WHOLE_GRAPH` if
-        XLA compiles the whole graph anyway.
-    """
-    _compiling.append(use_xla)
+def pushed(stack: list, value: Any) -> Iterator[None]:
+    """Push a value onto a stack; pop it when the context ends."""
+    stack.append(value)
     try:
         yield
     finally:
-        _compiling.pop()
+        stack.pop()
+
+
+def compiling(use_xla: Union[bool, str, None]) -> ContextManager[None]:
+    """Set whether XLA compiles these functions in the graph built in this context.
+
+    True for always, once per shape; False for never; None for large static shapes only; `WHOLE_GRAPH` if XLA compiles
+    the whole graph anyway.
+    """
+    return pushed(_compiling, use_xla)
 
 
 @functools.lru_cache(maxsize=None)
@@ -102,21 +106,13 @@ def _own_gradient(op: tf.Operation, dy: tf.Tensor, *unused: tf.Tensor) -> List[O
 
 
 def with_gradient(y: tf.Tensor, inputs: Sequence[tf.Tensor], grad: Callable[[tf.Tensor], Sequence]) -> tf.Tensor:
-    """Return `y` with a custom gradient instead of that of the operations that computed it.
-
-    Args:
-      y: a function of `inputs`.
-      inputs: the tensors that get a gradient.
-      grad: function of dy that returns a gradient for each input.
-    """
+    """Return `y`, a function of `inputs`, with a custom gradient: `grad(dy)` returns one for each input."""
     if tf.executing_eagerly():
         return y
     graph = tf.get_default_graph()
     with graph.gradient_override_map({"IdentityN": _GRADIENT}):
         outputs = tf.identity_n([y, *inputs])
-    if not hasattr(graph, _GRADIENT):
-        setattr(graph, _GRADIENT, {})
-    getattr(graph, _GRADIENT)[outputs[0].op.name] = grad
+    vars(graph).setdefault(_GRADIENT, {})[outputs[0].op.name] = grad
     return outputs[0]
 
 
@@ -132,20 +128,14 @@ def drawn_once(name: str, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
 def recomputed(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     """Return `function(x)`, keeping only `x` for the gradient, which recomputes the rest.
 
-    Args:
-      function: builds a part of the graph; may use variables of the current scope, and random seeds from `drawn_once`.
-      x: its input.
+    The function may use variables of the current scope, and random seeds from `drawn_once`.
     """
     used: Dict[str, tf.Tensor] = {}
     drawn: Dict[str, tf.Tensor] = {}
 
     def build(x: tf.Tensor, reuse: Optional[bool]) -> tf.Tensor:
-        _drawn_before.append(drawn)
-        try:
-            with tf.variable_scope(scope, reuse=reuse, custom_getter=get_once):
-                return function(x)
-        finally:
-            _drawn_before.pop()
+        with pushed(_drawn_before, drawn), tf.variable_scope(scope, reuse=reuse, custom_getter=get_once):
+            return function(x)
 
     def get_once(getter: Callable, name: str, *args: Any, **kwargs: Any) -> tf.Tensor:
         if name not in used:
@@ -229,18 +219,13 @@ def _dropped(x: tf.Tensor, seed: tf.Tensor, rate: float, hashed: bool) -> tf.Ten
     return x * (tf.cast(kept, x.dtype) * (1.0 / (1.0 - rate)))
 
 
-@fused
-def _dropout(x: tf.Tensor, seed: tf.Tensor, rate: float, hashed: bool) -> tf.Tensor:
-    return _dropped(x, seed, rate, hashed)
+_dropout = fused(_dropped)
 
 
 def dropout(x: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
-    """Apply dropout.
+    """Apply dropout at a rate above 0 and below 1.
 
-    Args:
-      x: float tensor.
-      seed: int32 [2]. Determines the mask, which the gradient recomputes instead of storing it.
-      rate: above 0 and below 1.
+    The seed, int32 [2], determines the mask, which the gradient recomputes instead of storing it.
     """
     drop = functools.partial(_dropout, rate=rate, hashed=_is_hashed(x))
     return with_gradient(drop(x, seed), [x], lambda dy: [drop(dy, seed)])
@@ -267,7 +252,6 @@ def layer_norm(
     x: tf.Tensor, residual: Optional[tf.Tensor], gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
 ) -> tf.Tensor:
     """Normalise the rows of `x + residual`, float [rows, D], then scale by gamma [D] and shift by beta [D]."""
-
     terms = [x] if residual is None else [x, residual]
     y, normal, scale = _normalise(gamma, beta, *terms, epsilon=epsilon)
 
@@ -281,59 +265,38 @@ def layer_norm(
 
 
 @fused
-def _weights(scores: tf.Tensor, bias: tf.Tensor, scale: float) -> tf.Tensor:
-    return tf.nn.softmax(scores * scale + bias)
-
-
-@fused
-def _weights_grad(d: tf.Tensor, weights: tf.Tensor, scale: float) -> tf.Tensor:
-    return (weights * scale) * (d - tf.reduce_sum(d * weights, axis=-1, keepdims=True))
-
-
-@fused
-def _dropped_weights(scores: tf.Tensor, bias: tf.Tensor, seed: tf.Tensor, scale: float, rate: float, hashed: bool):
+def _weights(scores: tf.Tensor, bias: tf.Tensor, *seed: tf.Tensor, scale: float, **random: Any) -> List[tf.Tensor]:
+    """Return the attention weights and, if there is a seed, the weights after dropout."""
     weights = tf.nn.softmax(scores * scale + bias)
-    return weights, _dropped(weights, seed, rate, hashed)
+    return [weights, _dropped(weights, *seed, **random)] if seed else [weights]
 
 
 @fused
-def _dropped_weights_grad(
-    d: tf.Tensor, weights: tf.Tensor, seed: tf.Tensor, scale: float, rate: float, hashed: bool
-) -> tf.Tensor:
-    d = _dropped(d, seed, rate, hashed)
+def _weights_grad(d: tf.Tensor, weights: tf.Tensor, *seed: tf.Tensor, scale: float, **random: Any) -> tf.Tensor:
+    if seed:
+        d = _dropped(d, *seed, **random)
     return (weights * scale) * (d - tf.reduce_sum(d * weights, axis=-1, keepdims=True))
 
 
 def attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, bias: tf.Tensor, seed: Optional[tf.Tensor], rate: float
 ) -> tf.Tensor:
-    """Apply scaled dot-product attention. The only large tensor kept for the gradient is the weights before dropout.
+    """Apply scaled dot-product attention with dropout (unless the rate is 0) to float [B, N, S, H].
 
-    Args:
-      query, key, value: float [B, N, S, H].
-      bias: float, broadcast over the scores [B, N, F, T]; gets no gradient.
-      seed: see `dropout`; None if the rate is 0.
-      rate: dropout rate of the attention weights.
-
-    Returns:
-      float [B, N, F, H].
+    The bias is broadcast over the scores [B, N, F, T] and gets no gradient. The only large tensor kept for the gradient
+    is the weights before dropout.
     """
     scale = 1.0 / math.sqrt(query.shape.as_list()[-1])
     scores = tf.matmul(query, key, transpose_b=True)
     random = {"rate": rate, "hashed": _is_hashed(scores)}
-    if rate:
-        weights, dropped = _dropped_weights(scores, bias, seed, scale=scale, **random)
-    else:
-        weights = dropped = _weights(scores, bias, scale=scale)
+    seeds = [seed] if rate else []
+    weights, *dropped = _weights(scores, bias, *seeds, scale=scale, **random)
 
     def grad(dy: tf.Tensor) -> List[tf.Tensor]:
         d = tf.matmul(dy, value, transpose_b=True)
-        if rate:
-            again = _dropout(weights, seed, **random)
-            d = _dropped_weights_grad(d, weights, seed, scale=scale, **random)
-        else:
-            again = weights
-            d = _weights_grad(d, weights, scale=scale)
+        again = _dropout(weights, seed, **random) if rate else weights
+        d = _weights_grad(d, weights, *seeds, scale=scale, **random)
         return [tf.matmul(d, key), tf.matmul(d, query, transpose_a=True), tf.matmul(again, dy, transpose_a=True)]
 
-    return with_gradient(tf.matmul(dropped, value), [query, key, value], grad)
+    y = tf.matmul(dropped[0] if rate else weights, value)
+    return with_gradient(y, [query, key, value], grad)

@@ -18,22 +18,20 @@ HEAD_DROPOUT = 0.1
 # Name of the feature and the prediction with the position of an example in its files.
 ROW = "row_numbers"
 
+Features = Mapping[str, tf.Tensor]
+
 
 @dataclasses.dataclass(frozen=True)
 class HeadOutput:
-    """The tensors of a head.
+    """The tensors of a head."""
 
-    Attributes:
-      minimised: float [B], the training loss of each example; None without labels.
-      per_example_loss: float [B], the reported loss of each example; None without labels.
-      logits: float [B, classes] in classification; float [B, 1], the predicted number, in regression; float [B, 2, S],
-        for the first and the last token of the answer, in span extraction.
-      probabilities: float [B, classes]; None except in classification.
-    """
-
+    # float [B]: the training loss of each example and the reported one; None without labels.
     minimised: Optional[tf.Tensor]
     per_example_loss: Optional[tf.Tensor]
+    # float [B, classes] in classification; [B, 1], the predicted number, in regression; [B, 2, S], for the first and
+    # the last token of the answer, in span extraction.
     logits: tf.Tensor
+    # float [B, classes]; only in classification.
     probabilities: Optional[tf.Tensor] = None
 
     @property
@@ -51,10 +49,10 @@ class Head(abc.ABC):
     label_types: Mapping[str, tf.DType]
 
     @abc.abstractmethod
-    def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
+    def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
         """Add the head to the graph; `features` contains the labels under the names of `label_types`."""
 
-    def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
+    def predictions(self, output: HeadOutput, features: Features) -> Dict[str, tf.Tensor]:
         """Return the predictions, including everything that scoring needs: labels and row numbers."""
         values = {
             "probabilities": output.probabilities,
@@ -65,7 +63,7 @@ class Head(abc.ABC):
         }
         return {name: value for name, value in values.items() if value is not None}
 
-    def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
+    def eval_metrics(self, output: HeadOutput, features: Features) -> Tuple[Callable, list]:
         """Return the metrics that `estimator.evaluate` reports in notebooks: at least `eval_loss`."""
 
         def metric_fn(losses: tf.Tensor, real: tf.Tensor) -> Dict[str, tuple]:
@@ -86,19 +84,15 @@ class LabelHead(Head):
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationHead(LabelHead):
-    """A linear layer with softmax on the pooled output: variables `output_weights`, `output_bias`.
-
-    Attributes:
-      num_labels: number of classes.
-      class_weights: weight of each class in the training loss; None for 1. Reported losses are not weighted.
-    """
+    """A linear layer with softmax on the pooled output: variables `output_weights`, `output_bias`."""
 
     kind = "classification"
 
     num_labels: int
+    # Weight of each class in the training loss; None for 1. Reported losses are not weighted.
     class_weights: Optional[Tuple[float, ...]] = None
 
-    def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
+    def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
         """Add the head to the graph; `label_ids` are class indices."""
         logits = _linear(model, self.num_labels, is_training)
         labels = features["label_ids"]
@@ -112,18 +106,16 @@ class ClassificationHead(LabelHead):
         """Return the class with the largest logit."""
         return int(row["logits"].argmax())
 
-    def eval_metrics(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Tuple[Callable, list]:
+    def eval_metrics(self, output: HeadOutput, features: Features) -> Tuple[Callable, list]:
         """Return `eval_accuracy` and `eval_loss`, as in the original."""
+        mean_loss, tensors = super().eval_metrics(output, features)
 
-        def metric_fn(losses: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, real: tf.Tensor) -> Dict[str, tuple]:
+        def metric_fn(losses: tf.Tensor, real: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor) -> Dict[str, tuple]:
             classes = tf.argmax(logits, axis=-1, output_type=tf.int32)
-            return {
-                "eval_accuracy": tf.metrics.accuracy(labels, classes, weights=real),
-                "eval_loss": tf.metrics.mean(losses, weights=real),
-            }
+            accuracy = tf.metrics.accuracy(labels, classes, weights=real)
+            return {"eval_accuracy": accuracy, **mean_loss(losses, real)}
 
-        real = tf.cast(real_examples(features), tf.float32)
-        return metric_fn, [output.per_example_loss, features["label_ids"], output.logits, real]
+        return metric_fn, [*tensors, features["label_ids"], output.logits]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +125,7 @@ class RegressionHead(LabelHead):
     kind = "regression"
     label_types = {"label_ids": tf.float32}
 
-    def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
+    def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
         """Add the head to the graph; `label_ids` are the numbers to predict."""
         logits = _linear(model, 1, is_training)
         losses = tf.square(logits[:, 0] - tf.cast(features["label_ids"], tf.float32))
@@ -152,14 +144,9 @@ class SpanHead(Head):
     """
 
     kind = "span"
-    label_types = {
-        "question_ids": tf.int64,
-        "window_ids": tf.int64,
-        "start_positions": tf.int64,
-        "end_positions": tf.int64,
-    }
+    label_types = dict.fromkeys(["question_ids", "window_ids", "start_positions", "end_positions"], tf.int64)
 
-    def build(self, model: modeling.BertModel, features: Mapping[str, tf.Tensor], is_training: bool) -> HeadOutput:
+    def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
         """Add the head to the graph; `start_positions` and `end_positions` are token indices."""
         logits = self.logits(model)
         if "start_positions" not in features:
@@ -169,7 +156,7 @@ class SpanHead(Head):
         losses = tf.reduce_mean(both, axis=1)
         return HeadOutput(losses, losses, logits)
 
-    def predictions(self, output: HeadOutput, features: Mapping[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
+    def predictions(self, output: HeadOutput, features: Features) -> Dict[str, tf.Tensor]:
         """Return the predictions; with `unique_ids`, also under the names that the original's notebooks read."""
         values = super().predictions(output, features)
         if "unique_ids" in features:
@@ -198,7 +185,7 @@ def _linear(model: modeling.BertModel, units: int, is_training: bool) -> tf.Tens
     return tf.nn.bias_add(tf.matmul(pooled, weights, transpose_b=True), bias)
 
 
-def real_examples(features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+def real_examples(features: Features) -> tf.Tensor:
     """Return int32 [B]: 0 for padding examples, 1 for real ones."""
     any_feature = next(iter(features.values()))
     return features.get("is_real_example", tf.ones(tf.shape(any_feature)[:1], tf.int32))

@@ -5,24 +5,27 @@ from __future__ import annotations
 import collections
 import functools
 import json
-from typing import Any, Collection, DefaultDict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+import tabulate
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
 import modeling
 import optimization
+from adapter_bert.common import text
+from adapter_bert.model import tuning_modes
 
 # A variable belongs to the first group that matches.
-GROUPS = (
-    ("adapters", optimization.ADAPTER),
-    ("LayerNorm", optimization.LAYER_NORM),
-    ("head", optimization.HEAD),
-    ("embeddings", optimization.EMBEDDINGS),
-    ("encoder", optimization.ENCODER_LAYER),
-    ("pooler", optimization.POOLER),
-)
+GROUPS = {
+    "adapters": tuning_modes.ADAPTER,
+    "LayerNorm": tuning_modes.LAYER_NORM,
+    "head": tuning_modes.HEAD,
+    "embeddings": tuning_modes.EMBEDDINGS,
+    "encoder": tuning_modes.ENCODER_LAYER,
+    "pooler": tuning_modes.POOLER,
+}
 ORDER = ("embeddings", "encoder", "adapters", "LayerNorm", "pooler", "head", "other")
 
 Shapes = Mapping[str, Tuple[int, ...]]
@@ -56,7 +59,7 @@ def count(shapes: Shapes, names: Optional[Collection[str]] = None) -> int:
 
 def group_of(name: str) -> str:
     """Return the group of a variable."""
-    return next((group for group, pattern in GROUPS if pattern.search(name)), "other")
+    return next((group for group, pattern in GROUPS.items() if pattern.search(name)), "other")
 
 
 def parameter_table(shapes: Shapes, trained: Collection[str]) -> List[str]:
@@ -64,53 +67,43 @@ def parameter_table(shapes: Shapes, trained: Collection[str]) -> List[str]:
 
     A partly trained group has two rows.
     """
-    trained = set(trained)
-    members: DefaultDict[Tuple[str, bool], List[str]] = collections.defaultdict(list)
+    total, trained_names = count(shapes), set(trained)
+    members = collections.defaultdict(list)
     for name in shapes:
-        members[group_of(name), name in trained].append(name)
-    total = count(shapes)
-    lines = ["{:<12}{:>8}{:>14}  {:<8}{:>8}".format("group", "tensors", "parameters", "", "per cent")]
+        members[group_of(name), name in trained_names].append(name)
+    rows = []
     for group in ORDER:
         for is_trained in (True, False):
-            names = members.get((group, is_trained))
+            names = members[group, is_trained]
             if names:
-                parameters = count(shapes, names)
-                lines.append(
-                    "{:<12}{:>8}{:>14,}  {:<8}{:>8.3f}".format(
-                        group,
-                        len(names),
-                        parameters,
-                        "trained" if is_trained else "frozen",
-                        100.0 * parameters / total,
-                    )
-                )
-    lines.append(f"***** Total Parameters = {total} *****")
-    lines.append(f"***** Total Trainable Parameters = {count(shapes, trained)} *****")
-    return lines
+                parameters, state = count(shapes, names), "trained" if is_trained else "frozen"
+                rows.append([group, len(names), f"{parameters:,}", state, f"{100.0 * parameters / total:.3f}"])
+    headers = ["group", "tensors", "parameters", "", "per cent"]
+    align = ("left", "right", "right", "left", "right")
+    table = tabulate.tabulate(rows, headers, "plain", colalign=align, disable_numparse=True)
+    return table.split("\n") + [
+        f"***** Total Parameters = {total} *****",
+        f"***** Total Trainable Parameters = {count(shapes, trained)} *****",
+    ]
 
 
-def describe_mismatch(
-    expected: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]], named: int = 3
-) -> Optional[str]:
+def describe_mismatch(expected: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]]) -> Optional[str]:
     """Describe in one sentence why variables do not match; return None if they do.
 
-    Args:
-      expected: name -> shape of the required variables.
-      found: name -> shape of the available variables; extra ones are ignored.
-      named: maximum number of variables to list by name.
+    Both arguments are name -> shape, of the required and of the available variables; additional ones are ignored.
     """
     missing = [name for name in expected if name not in found]
-    other = [name for name in expected if name in found and list(found[name]) != list(expected[name])]
-    if not missing and not other:
+    misshapen = [
+        f"{name} is {list(found[name])} where the model has {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and list(found[name]) != list(shape)
+    ]
+    problems = [
+        f"{len(items)} {problem} ({text.first_names(items, 3)})"
+        for items, problem in ((missing, "missing"), (misshapen, "of another shape"))
+        if items
+    ]
+    if not problems:
         return None
-    parts = []
-    if missing:
-        more = ", …" if len(missing) > named else ""
-        parts.append("{} missing ({}{})".format(len(missing), ", ".join(missing[:named]), more))
-    if other:
-        shapes = [f"{name} is {list(found[name])} where the model has {list(expected[name])}" for name in other[:named]]
-        parts.append(
-            "{} of another shape ({}{})".format(len(other), "; ".join(shapes), "; …" if len(other) > named else "")
-        )
-    fitting = len(expected) - len(missing) - len(other)
-    return "{} of {} variables match; {}.".format(fitting, len(expected), ", ".join(parts))
+    matching = len(expected) - len(missing) - len(misshapen)
+    return f"{matching} of {len(expected)} variables match; {', '.join(problems)}."
