@@ -112,7 +112,9 @@ def with_gradient(y: tf.Tensor, inputs: Sequence[tf.Tensor], grad: Callable[[tf.
     graph = tf.get_default_graph()
     with graph.gradient_override_map({"IdentityN": _GRADIENT}):
         outputs = tf.identity_n([y, *inputs])
-    vars(graph).setdefault(_GRADIENT, {})[outputs[0].op.name] = grad
+    if not hasattr(graph, _GRADIENT):
+        setattr(graph, _GRADIENT, {})
+    getattr(graph, _GRADIENT)[outputs[0].op.name] = grad
     return outputs[0]
 
 

@@ -81,10 +81,8 @@ def parameter_table(shapes: Shapes, trained: Collection[str]) -> List[str]:
     headers = ["group", "tensors", "parameters", "", "per cent"]
     align = ("left", "right", "right", "left", "right")
     table = tabulate.tabulate(rows, headers, "plain", colalign=align, disable_numparse=True)
-    return table.split("\n") + [
-        f"***** Total Parameters = {total} *****",
-        f"***** Total Trainable Parameters = {count(shapes, trained)} *****",
-    ]
+    totals = {"Total Parameters": total, "Total Trainable Parameters": count(shapes, trained)}
+    return table.split("\n") + [f"***** {title} = {number} *****" for title, number in totals.items()]
 
 
 def describe_mismatch(expected: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]]) -> Optional[str]:

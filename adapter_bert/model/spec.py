@@ -41,8 +41,7 @@ class ModelSpec:
     @cached_property
     def trained_names(self) -> List[str]:
         """Names of the trainable variables."""
-        layers = self.config.num_hidden_layers
-        return optimization.trainable_names(list(self.shapes), self.tuning_mode, layers, self.top_layers)
+        return optimization.trainable_names(list(self.shapes), self.tuning_mode, top_layers=self.top_layers)
 
     @cached_property
     def frozen_names(self) -> List[str]:
