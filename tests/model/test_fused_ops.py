@@ -1,4 +1,4 @@
-"""The element-wise parts: their values and gradients are those of the plain formulation, with XLA and without."""
+"""Fused operations: values and gradients are those of the plain formulation, with and without XLA."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from scipy import special
 
 import adapter_layers
 import modeling
-import optimization
 from adapter_bert.model import fused_ops
-from adapter_bert.model.heads import ClassificationHead
 from tests.helpers import tiny_config
+from tests.tiny_networks import assert_same, loss_and_gradients, random_batch
 
 pytestmark = pytest.mark.smoke
 
+BATCH = random_batch(4, 7)
 CAN_COMPILE = fused_ops._can_compile()
 XLA = [
     False,
@@ -32,7 +31,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def evaluated(build, *arrays, xla=False, seed=5):
-    """What a graph function makes of arrays; placeholders keep TensorFlow from folding it away."""
+    """Return the result of a graph function; placeholders keep TensorFlow from folding it away."""
     with tf.Graph().as_default(), tf.Session() as session, fused_ops.compiling(xla):
         tf.set_random_seed(seed)
         places = [tf.placeholder(array.dtype, array.shape) for array in arrays]
@@ -40,7 +39,7 @@ def evaluated(build, *arrays, xla=False, seed=5):
 
 
 def value_and_gradients(function, *arrays, xla=False):
-    """A function's value, and the gradients of a weighted sum of it."""
+    """Return a function's value, and the gradients of a weighted sum of it."""
 
     def build(*inputs):
         y = function(*inputs)
@@ -48,11 +47,6 @@ def value_and_gradients(function, *arrays, xla=False):
         return [y, *tf.gradients(y, inputs, tf.constant(weights))]
 
     return evaluated(build, *arrays, xla=xla)
-
-
-def assert_equal(got, expected, tolerance=1e-5):
-    for one, other in zip(got, expected):
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * max(1.0, np.abs(other).max()))
 
 
 def plain_gelu(x):
@@ -73,71 +67,55 @@ def plain_attention(query, key, value, bias, seed, rate):
     scores = tf.matmul(query, key, transpose_b=True) / math.sqrt(query.shape.as_list()[-1]) + bias
     weights = tf.nn.softmax(scores)
     if rate:
-        weights = weights * mask_of(weights, seed, rate)
+        # What dropout multiplies by, as a constant: the result of dropping ones.
+        weights = weights * tf.stop_gradient(fused_ops.dropout(tf.ones_like(weights), seed, rate))
     return tf.matmul(weights, value)
 
 
-def mask_of(x, seed, rate):
-    """What dropout multiplies by, as a constant: found out by dropping ones."""
-    return tf.stop_gradient(fused_ops.dropout(tf.ones_like(x), seed, rate))
+def normalised(layer_norm):
+    return lambda x, gamma, beta, residual=None: layer_norm(x, residual, gamma, beta, 1e-12)
 
 
-def plain_dropout(x, seed, rate):
-    return x * mask_of(x, seed, rate)
-
-
-@pytest.mark.parametrize("xla", XLA)
-@pytest.mark.parametrize("name", ["gelu", "gelu_erf"])
-def test_gelu_and_its_gradient_are_those_of_the_plain_formula(name, xla):
-    plain = {"gelu": plain_gelu, "gelu_erf": plain_gelu_erf}[name]
-    x = np.concatenate([numbers(300) * 3, [0.0, -30.0, 30.0, 1e-4]]).astype(np.float32)
-    assert_equal(value_and_gradients(getattr(fused_ops, name), x, xla=xla), value_and_gradients(plain, x))
-
-
-def test_the_exact_gelu_is_that_of_scipy():
-    x = numbers(1000) * 4
-    y = evaluated(fused_ops.gelu_erf, x)
-    np.testing.assert_allclose(y, x * special.ndtr(x.astype(np.float64)), atol=1e-6)
-
-
-@pytest.mark.parametrize("xla", XLA)
-@pytest.mark.parametrize("has_residual", [True, False])
-def test_layer_norm_and_its_gradients_are_those_of_the_plain_formula(has_residual, xla):
-    arrays = [numbers(9, 8, seed=1) * 2 + 3, numbers(8, seed=2), numbers(8, seed=3)]
-    arrays += [numbers(9, 8, seed=4)] if has_residual else []
-
-    def normalised(layer_norm):
-        return lambda x, gamma, beta, residual=None: layer_norm(x, residual, gamma, beta, 1e-12)
-
-    got = value_and_gradients(normalised(fused_ops.layer_norm), *arrays, xla=xla)
-    assert_equal(got, value_and_gradients(normalised(plain_layer_norm), *arrays))
-
-
-@pytest.mark.parametrize("xla", XLA)
-@pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_attention_and_its_gradients_are_those_of_the_plain_formula(rate, xla):
-    arrays = [numbers(2, 3, 5, 4, seed=seed) for seed in (1, 2, 3)]
+def attended(rate):
     bias = np.where(np.arange(10).reshape(2, 1, 1, 5) % 5 > 3, -10000.0, 0.0).astype(np.float32)
+    return lambda attention: lambda q, k, v: attention(q, k, v, tf.constant(bias), tf.constant([7, 8]), rate)
 
-    def attended(attention):
-        return lambda q, k, v: attention(q, k, v, tf.constant(bias), tf.constant([7, 8]), rate)
 
-    got = value_and_gradients(attended(fused_ops.attention), *arrays, xla=xla)
-    assert_equal(got, value_and_gradients(attended(plain_attention), *arrays, xla=xla))
+POINTS = np.concatenate([numbers(300) * 3, [0.0, -30.0, 30.0, 1e-4]]).astype(np.float32)
+ROWS = [numbers(9, 8, seed=1) * 2 + 3, numbers(8, seed=2), numbers(8, seed=3)]
+HEADS = [numbers(2, 3, 5, 4, seed=seed) for seed in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("xla", XLA)
-def test_the_gradient_of_dropout_drops_what_the_value_drops(xla):
-    got = value_and_gradients(lambda x: fused_ops.dropout(x, tf.constant([1, 2]), 0.4), numbers(50, 20) + 9, xla=xla)
-    np.testing.assert_array_equal(got[0] == 0, got[1] == 0)
-    assert 0.2 < (got[0] == 0).mean() < 0.6
+@pytest.mark.parametrize(
+    "name, plain, applied, arrays",
+    [
+        ("gelu", plain_gelu, lambda gelu: gelu, [POINTS]),
+        ("gelu_erf", plain_gelu_erf, lambda gelu: gelu, [POINTS]),
+        ("layer_norm", plain_layer_norm, normalised, ROWS),
+        ("layer_norm", plain_layer_norm, normalised, [*ROWS, numbers(9, 8, seed=4)]),
+        ("attention", plain_attention, attended(0.0), HEADS),
+        ("attention", plain_attention, attended(0.3), HEADS),
+    ],
+)
+def test_values_and_gradients_are_those_of_the_plain_formula(name, plain, applied, arrays, xla):
+    found = value_and_gradients(applied(getattr(fused_ops, name)), *arrays, xla=xla)
+    expected = value_and_gradients(applied(plain), *arrays, xla=xla)
+    assert len(found) == len(expected) == 1 + len(arrays)
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(other).max()))
 
 
 @pytest.mark.parametrize("xla", XLA)
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.003])
-def test_dropout_drops_at_its_rate_and_keeps_the_mean(rate, xla):
+def test_dropout_drops_at_its_rate_keeps_the_mean_and_drops_the_same_gradients(rate, xla):
+    def drop(x):
+        y = fused_ops.dropout(x, tf.constant([3, 4]), rate)
+        return [y, *tf.gradients(y, [x])]
+
     ones = np.ones([1000, 501], np.float32)  # an odd number of values: numbers are drawn in pairs
-    y = evaluated(lambda x: fused_ops.dropout(x, tf.constant([3, 4]), rate), ones, xla=xla)
+    y, gradient = evaluated(drop, ones, xla=xla)
+    np.testing.assert_array_equal(y, gradient)
     np.testing.assert_allclose(y[y > 0], 1.0 / (1.0 - rate), rtol=1e-6)
     assert abs((y == 0).mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / y.size)
 
@@ -159,59 +137,29 @@ def test_what_is_dropped_looks_random_along_rows_columns_and_seeds(xla):
     np.testing.assert_array_equal(first, dropped([11, 12]))
 
 
-def model_gradients(xla=False, recompute=False, rate=0.1):
-    """The loss and every variable's gradient of a tiny BERT with adapters."""
-    ids = np.random.RandomState(3).randint(1, 30, [4, 7])
-    with tf.Graph().as_default(), fused_ops.compiling(xla), tf.Session() as session:
-        tf.set_random_seed(4)
-        tf.train.get_or_create_global_step()
-        config = tiny_config(hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
-        mask = tf.constant((np.arange(28).reshape(4, 7) % 7 < 5).astype(np.int32))
-        adapter = adapter_layers.AdapterConfig(size=5, init_scale=0.2)
-        model = modeling.BertModel(
-            config, True, tf.constant(ids), mask, scope="bert", adapter_fn=adapter, gradient_checkpointing=recompute
-        )
-        loss = ClassificationHead(2).build(model, {"label_ids": tf.constant([0, 1, 1, 0])}, True).loss
-        variables = tf.trainable_variables()
-        grads = tf.gradients(loss, variables)
-        session.run(tf.global_variables_initializer())
-        # Not those of a fresh network: its LayerNorms do nothing, and TensorFlow versions start it differently.
-        for index, variable in enumerate(variables):
-            variable.load(0.2 * numbers(*variable.shape.as_list(), seed=index) + ("gamma" in variable.name), session)
-        values = session.run([loss] + [tf.convert_to_tensor(grad) for grad in grads])
-        return dict(zip(["loss"] + [optimization.variable_name(variable) for variable in variables], values))
-
-
-def assert_same_gradients(got, expected):
-    assert set(got) == set(expected)
-    for name in expected:
-        # The gradient of a key's bias is zero but for rounding.
-        scale = max(np.abs(expected[name]).max(), 0.1)
-        np.testing.assert_allclose(got[name] / scale, expected[name] / scale, atol=1e-5, err_msg=name)
-
-
 @pytest.mark.parametrize("xla", XLA)
 def test_all_gradients_of_a_bert_are_those_of_the_plain_formulation(xla, monkeypatch):
-    lean = model_gradients(xla)
-    for name, plain in (("layer_norm", plain_layer_norm), ("attention", plain_attention)):
-        monkeypatch.setattr(fused_ops, name, plain)
+    fused = loss_and_gradients(BATCH, mode="full", dropout=0.1, xla=xla)
+    monkeypatch.setattr(fused_ops, "layer_norm", plain_layer_norm)
+    monkeypatch.setattr(fused_ops, "attention", plain_attention)
     monkeypatch.setitem(adapter_layers.ACTIVATIONS, "gelu", plain_gelu)
-    # Dropout stays, so that the same values are dropped; its gradient has a test of its own.
-    assert_same_gradients(lean, model_gradients(xla))
-    assert any(np.abs(value).max() > 0.01 for name, value in lean.items() if "adapters" in name)
-
-
-def test_a_wrong_gradient_would_be_found(monkeypatch):
-    lean = model_gradients()
-    monkeypatch.setattr(fused_ops, "_gelu_grad", lambda x, dy: dy * 0.99)
+    # Dropout stays, so that the same values are dropped.
+    assert_same(fused, loss_and_gradients(BATCH, mode="full", dropout=0.1, xla=xla))
+    assert any(np.abs(value).max() > 0.01 for name, value in fused.items() if "adapters" in name)
+    monkeypatch.setitem(adapter_layers.ACTIVATIONS, "gelu", lambda x: 0.99 * plain_gelu(x))
     with pytest.raises(AssertionError):
-        assert_same_gradients(model_gradients(), lean)
+        assert_same(fused, loss_and_gradients(BATCH, mode="full", dropout=0.1, xla=xla))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("xla", XLA)
 def test_recomputed_layers_have_the_same_gradients(xla):
-    assert_same_gradients(model_gradients(xla, recompute=True), model_gradients(xla))
+    kept, recomputed = (
+        loss_and_gradients(BATCH, mode="full", dropout=0.1, xla=xla, gradient_checkpointing=recompute)
+        for recompute in (False, True)
+    )
+    assert set(kept) == set(recomputed)
+    assert_same(recomputed, kept)
 
 
 @pytest.mark.parametrize("has_seed", [True, False])

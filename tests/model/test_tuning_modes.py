@@ -1,0 +1,94 @@
+"""The trainable variables of each tuning mode, by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from adapter_bert.model import tuning_modes
+from adapter_bert.model.tuning_modes import trainable_names
+from tests import reference_model
+from tests.helpers import TINY, assert_mentions, message_of
+
+ADAPTER = {"size": 4}
+HEAD = reference_model.head_shapes(TINY, "classification", ["0", "1"])
+# Twelve layers: layer_1 must not match layer_10.
+DEEP = dict(TINY, num_hidden_layers=12)
+
+
+def model_names(architecture=TINY, with_adapters=True, head=HEAD) -> list:
+    adapters = reference_model.adapter_shapes(architecture, ADAPTER) if with_adapters else {}
+    return [*reference_model.bert_shapes(architecture), *adapters, *head]
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "span"])
+@pytest.mark.parametrize(
+    "mode, top_layers", [("adapter", None), ("full", None), ("layer_norm", None), ("head", None)]
+    + [("top_layers", count) for count in (1, 2, 11, 12)],
+)  # fmt: skip
+def test_a_mode_trains_its_variables_in_the_given_order(mode, top_layers, kind):
+    head = reference_model.head_shapes(DEEP, kind, ["0", "1"])
+    names = model_names(DEEP, mode == "adapter", head)
+    trained = trainable_names(names, mode, top_layers=top_layers)
+    assert set(trained) == set(reference_model.trained_shapes(DEEP, mode, head, ADAPTER, top_layers))
+    assert trained == [name for name in names if name in trained]
+    assert trainable_names(names[::-1], mode, top_layers=top_layers) == trained[::-1]
+
+
+def test_layer_norm_and_head_modes_freeze_adapters_and_full_mode_trains_them():
+    names = model_names()
+    for mode in ("layer_norm", "head"):
+        assert trainable_names(names, mode) == trainable_names(model_names(with_adapters=False), mode)
+    assert trainable_names(names, "full") == names
+
+
+@pytest.mark.parametrize("mode", ["adapter", "layer_norm", "head"])
+@pytest.mark.parametrize(
+    "frozen",
+    [
+        "cls/predictions/transform/dense/kernel",
+        "bert/my_output_weights",
+        "output_weights_of_another_task",
+        "bert/output_bias/kernel",
+        "bert/LayerNormalisation/gamma",
+    ],
+)
+def test_a_variable_with_a_similar_name_stays_frozen(frozen, mode):
+    assert frozen not in trainable_names([*model_names(), frozen], mode)
+
+
+@pytest.mark.parametrize("mode", ["adapter", "layer_norm", "head"])
+def test_optimizer_slots_are_not_trained(mode):
+    names = model_names()
+    slots = [f"{name}/{slot}" for name in names for slot in ("adam_m", "adam_v")]
+    assert trainable_names(names + slots, mode) == trainable_names(names, mode)
+
+
+def test_numbered_layer_norms_of_a_notebook_are_trained():
+    numbered = "bert/encoder/layer_0/LayerNorm_1/gamma"
+    assert numbered in trainable_names([*model_names(), numbered], "layer_norm")
+
+
+@pytest.mark.parametrize(
+    "mode, arguments, facts",
+    [
+        ("top_layers", {"top_layers": 3}, ["3", "2"]),
+        ("top_layers", {"num_layers": 12, "top_layers": 13}, ["13", "12"]),
+        ("top_layers", {}, ["'top_layers'", "at least 1", "None"]),
+        ("top_layers", {"top_layers": 0}, ["'top_layers'", "at least 1", "0"]),
+        ("top_layers", {"top_layers": -1}, ["'top_layers'", "at least 1", "-1"]),
+        ("full", {"top_layers": 2}, ["'top_layers'", "(2)", "'full'"]),
+        ("adapter", {}, ["no adapters", "full, top_layers, layer_norm, head"]),
+        ("adapters", {}, ["'adapters'", "Did you mean 'adapter'?", "adapter, full, top_layers, layer_norm, head"]),
+        ("FULL", {}, ["'FULL'", "Did you mean 'full'?"]),
+        ("layernorm", {}, ["'layernorm'", "Did you mean 'layer_norm'?"]),
+    ],
+)
+def test_an_invalid_mode_is_an_error(mode, arguments, facts):
+    names = model_names(with_adapters=False)
+    assert_mentions(message_of(trainable_names, names, mode, **arguments), *facts)
+
+
+def test_layers_are_counted_in_any_order_of_names():
+    names = model_names(DEEP)
+    assert tuning_modes.count_layers(names) == tuning_modes.count_layers(names[::-1]) == 12
+    assert tuning_modes.count_layers(list(HEAD)) == 0
