@@ -64,19 +64,20 @@ def loss_and_gradients(
     in_two: bool = False,
     static: bool = True,
     xla: Optional[bool] = False,
+    layers: int = 1,
     **changes: Any,
 ) -> Dict[str, np.ndarray]:
     """Return `loss`, the gradient of each trained variable and, if the batch is not in parts, `losses` and `logits`.
 
     The network is a tiny BERT with adapters and random weights; `changes` are arguments of `BertModel`.
     """
-    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    config = tiny_config(num_hidden_layers=layers, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     adapter = AdapterConfig(size=3, init_scale=0.2)
     outputs = []
 
     def build(features: dict) -> heads.HeadOutput:
         ids, mask = features["input_ids"], features["input_mask"]
-        model = modeling.BertModel(tiny_config(**rates), True, ids, mask, scope="bert", adapter_fn=adapter, **changes)
+        model = modeling.BertModel(config, True, ids, mask, scope="bert", adapter_fn=adapter, **changes)
         return head.build(model, features, is_training=True)
 
     def loss_of(features: dict) -> tf.Tensor:
