@@ -79,19 +79,15 @@ def test_a_config_has_the_sizes_of_bert_base_by_default():
 @pytest.mark.parametrize(
     "content, facts",
     [
+        (None, ["no file"]),
         ('{"vocab_size":', ["not JSON", "line 1 column 15"]),
         ("[1, 2]", ["JSON object"]),
         (json.dumps({key: value for key, value in TINY.items() if key != "vocab_size"}), ["vocab_size", "None"]),
     ],
 )
-def test_an_invalid_config_file_is_an_error_that_names_it(tmp_path, content, facts):
-    path = write_file(tmp_path, "bert_config.json", content)
+def test_a_missing_or_invalid_config_file_is_an_error_that_names_it(tmp_path, content, facts):
+    path = write_file(tmp_path, "bert_config.json", content) if content else str(tmp_path / "nowhere.json")
     assert_mentions(message_of(modeling.BertConfig.from_json_file, path), path, *facts)
-
-
-def test_a_missing_config_file_is_an_error_that_names_it(tmp_path):
-    message = message_of(modeling.BertConfig.from_json_file, str(tmp_path / "nowhere.json"))
-    assert_mentions(message, "nowhere.json", tmp_path)
 
 
 @pytest.mark.parametrize(

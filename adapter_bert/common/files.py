@@ -118,8 +118,7 @@ def read_json_object(path: str, advice: str = "Restore the file, or use another 
         with tf.gfile.GFile(path, "rb") as reader:
             content = json.loads(reader.read().decode("utf-8-sig"))
     except tf.errors.NotFoundError:
-        folder, name = os.path.split(path)
-        raise errors.UserError(f"There is no {name} in {folder or 'the current folder'}.") from None
+        raise errors.UserError(f"There is no file {path}.") from None
     except tf.errors.OpError as error:
         raise errors.UserError(f"Cannot read {path}: {errors.reason(error)}.") from None
     except (ValueError, RecursionError) as error:
