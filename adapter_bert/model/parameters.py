@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
-import json
 from typing import Any, Collection, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -36,12 +36,13 @@ def model_shapes(config: modeling.BertConfig, head: Any, adapter_fn: adapter_lay
 
     The graph is built but not run, so weights take no memory. Equal models share one graph.
     """
-    return _model_shapes(config.to_json_string(), head, adapter_fn)
+    config.check()
+    return _model_shapes(dataclasses.astuple(config), head, adapter_fn)
 
 
 @functools.lru_cache(maxsize=32)
-def _model_shapes(config_json: str, head: Any, adapter_fn: adapter_layers.AdapterFn) -> Shapes:
-    config = modeling.BertConfig.from_dict(json.loads(config_json))
+def _model_shapes(architecture: tuple, head: Any, adapter_fn: adapter_layers.AdapterFn) -> Shapes:
+    config = modeling.BertConfig(*architecture)
     with tf.Graph().as_default():
         ids = tf.placeholder(tf.int32, [1, 1])
         model = modeling.BertModel(config, is_training=False, input_ids=ids, scope="bert", adapter_fn=adapter_fn)

@@ -15,23 +15,14 @@ from adapter_bert.model.heads import Head
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """A BERT with adapters and a head, and the selection of its trainable variables.
-
-    Attributes:
-      config: architecture of BERT.
-      head: the task's head, see `model.heads`.
-      adapter: the adapters, see `adapter_layers.get_adapter`; None for none.
-      tuning_mode: what to train, see `optimization.trainable_names`.
-      top_layers: number of layers to train in mode `top_layers`.
-      use_one_hot_embeddings: whether to look up words with a matrix product.
-    """
+    """A BERT with adapters and a head, and the selection of its trainable variables."""
 
     config: modeling.BertConfig
     head: Head
-    adapter: adapter_layers.AdapterFn = None
-    tuning_mode: str = "adapter"
-    top_layers: Optional[int] = None
-    use_one_hot_embeddings: bool = False
+    adapter: adapter_layers.AdapterFn = None  # see `adapter_layers.get_adapter`
+    tuning_mode: str = "adapter"  # see `optimization.trainable_names`
+    top_layers: Optional[int] = None  # number of layers to train in mode `top_layers`
+    use_one_hot_embeddings: bool = False  # look up words with a matrix product
 
     @cached_property
     def shapes(self) -> parameters.Shapes:
