@@ -29,36 +29,23 @@ _DROPPED_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: Optional[str]) -> None:
-    """Check `do_lower_case` against the name of the checkpoint's folder, if that is one of Google's releases.
-
-    Raises:
-      UserError: the release is cased and `do_lower_case` is true, or the other way round.
-    """
-    folders = re.split(r"[/\\]", init_checkpoint or "")[:-1]
-    folder = folders[-1] if folders else ""
-    if _LOWER_CASED_RELEASE.match(folder) and not do_lower_case:
-        found, wanted = "an uncased", True
-    elif _CASED_RELEASE.match(folder) and do_lower_case:
-        found, wanted = "a cased", False
-    else:
-        return
-    raise UserError(
-        f"The checkpoint {init_checkpoint} is in the folder '{folder}', which is the name of {found} release of BERT, "
-        f"but --do_lower_case is {not wanted}. Set --do_lower_case={wanted}, or rename the folder if it contains "
-        "another model."
-    )
+    """Raise a `UserError` if the checkpoint's folder is named like a release of Google with the other case."""
+    folder = ([""] + re.split(r"[/\\]", init_checkpoint or ""))[-2]
+    other_release = _CASED_RELEASE if do_lower_case else _LOWER_CASED_RELEASE
+    if other_release.match(folder):
+        found = "a cased" if do_lower_case else "an uncased"
+        raise UserError(
+            f"The checkpoint {init_checkpoint} is in the folder '{folder}', which is the name of {found} release of "
+            f"BERT, but --do_lower_case is {do_lower_case}. Set --do_lower_case={not do_lower_case}, or rename the "
+            "folder if it contains another model."
+        )
 
 
 def check_case_matches_vocabulary(do_lower_case: bool, vocab: Iterable[str]) -> None:
-    """Check `do_lower_case` against the letters in a WordPiece vocabulary.
+    """Raise a `UserError` if `do_lower_case` does not match the letters in a WordPiece vocabulary.
 
-    Args:
-      do_lower_case: whether text is lower-cased.
-      vocab: the tokens. Special tokens such as `[UNK]`, `[unused1]` or `<S>` are ignored.
-
-    Raises:
-      UserError: text is lower-cased although more than 1% of the word pieces contain upper-case letters, or it keeps
-        its case although no piece contains A-Z and some contain a-z.
+    A vocabulary is cased if more than 1% of the word pieces contain upper-case letters, and uncased if no piece
+    contains A-Z and some contain a-z. Special tokens such as `[UNK]`, `[unused1]` or `<S>` are ignored.
     """
     pieces = [token for token in vocab if not re.match(r"\[.+\]$|<.+>$", token)]
     if do_lower_case:
@@ -93,17 +80,9 @@ def printable_text(text: Union[str, bytes]) -> str:
 
 
 def load_vocab(vocab_file: str) -> Dict[str, int]:
-    r"""Read a vocabulary with one token per line.
+    r"""Read a UTF-8 file with one token per line; return token -> line number from 0, in the order of the file.
 
-    Args:
-      vocab_file: a UTF-8 file, local or at any address that TensorFlow can read. Only `\n` ends a line, because other
-        Unicode line breaks are tokens in some vocabularies.
-
-    Returns:
-      Token -> line number from 0, in the order of the file.
-
-    Raises:
-      UserError: the file is missing, empty or not UTF-8.
+    Only `\n` ends a line, because other Unicode line breaks are tokens in some vocabularies.
     """
     content = files.read_input(vocab_file, "vocabulary file", "--vocab_file")
     try:
@@ -170,6 +149,22 @@ _LOWER_CASED_WIDTHS = unicode_text.visible_widths(BasicTokenizer(do_lower_case=T
 _CASED_WIDTHS = unicode_text.visible_widths(BasicTokenizer(do_lower_case=False).tokenize)
 
 
+class _WordTable(dict):
+    """A cache from words to their pieces or ids, computed on first use. It is cleared when full."""
+
+    def __init__(self, compute: Callable[[str], List[Any]]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, word: str) -> Tuple[Any, ...]:
+        values = tuple(self._compute(word))
+        if len(word) <= _MAX_CACHED_CHARACTERS:
+            if len(self) >= _MAX_CACHED_WORDS:
+                self.clear()
+            self[word] = values
+        return values
+
+
 class WordpieceTokenizer:
     """Split words into pieces of a vocabulary, longest match first.
 
@@ -185,42 +180,33 @@ class WordpieceTokenizer:
         self.max_input_chars_per_word = max_input_chars_per_word
         self._longest_piece = max(map(len, vocab), default=0)
         self._inside = {piece[len("##") :] for piece in vocab if piece.startswith("##")}
-        self._pieces_of_word: Dict[str, Tuple[str, ...]] = {}
+        self._pieces_of_word = _WordTable(self._split)
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Return the pieces of words separated by white space, e.g. `un`, `##aff`, `##able` for `unaffable`."""
         pieces: List[str] = []
+        pieces_of_word = self._pieces_of_word
         for word in whitespace_tokenize(convert_to_unicode(text)):
-            pieces.extend(self._pieces_of_word.get(word) or self._split_and_cache(word))
+            pieces += pieces_of_word[word]
         return pieces
 
     def tokenize_with_lengths(self, words: Iterable[str]) -> Tuple[List[str], List[int]]:
-        """Return the pieces of words, and how many characters of its word each represents.
-
-        Args:
-          words: without white space. If a word becomes `unk_token`, this represents the whole word.
-        """
+        """Return the pieces of words, and how many characters of its word each represents; `unk_token`: all."""
         tokens: List[str] = []
         lengths: List[int] = []
         for word in words:
-            pieces = self._pieces_of_word.get(word) or self._split_and_cache(word)
-            tokens.extend(pieces)
+            pieces = self._pieces_of_word[word]
+            tokens += pieces
             if len(pieces) == 1:
                 lengths.append(len(word))
             else:
                 lengths.append(len(pieces[0]))
-                lengths.extend([len(piece) - len("##") for piece in pieces[1:]])
+                lengths += [len(piece) - len("##") for piece in pieces[1:]]
         return tokens, lengths
 
-    def _split_and_cache(self, word: str) -> Tuple[str, ...]:
-        if len(word) > self.max_input_chars_per_word:
-            return (self.unk_token,)
-        if len(self._pieces_of_word) >= _MAX_CACHED_WORDS:
-            self._pieces_of_word.clear()
-        pieces = self._pieces_of_word[word] = tuple(self._split(word))
-        return pieces
-
     def _split(self, word: str) -> List[str]:
+        if len(word) > self.max_input_chars_per_word:
+            return [self.unk_token]
         pieces: List[str] = []
         candidates: Container[str] = self.vocab
         start, prefix = 0, ""
@@ -236,17 +222,11 @@ class WordpieceTokenizer:
 
 
 class _VocabularyTokenizer:
-    """Base class of both tokenizers.
+    """Base class of both tokenizers."""
 
-    Attributes:
-      vocab: token -> id, in the order of ids.
-      inv_vocab: id -> token.
-      unk_token: the token for text that the vocabulary cannot represent.
-    """
-
-    vocab: Dict[str, int]
+    vocab: Dict[str, int]  # in the order of ids
     inv_vocab: Dict[int, str]
-    unk_token: str
+    unk_token: str  # the token for text that the vocabulary cannot represent
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Return the tokens of a text."""
@@ -261,24 +241,7 @@ class _VocabularyTokenizer:
         return convert_ids_to_tokens(self.inv_vocab, ids)
 
     def _ids_by_tokens(self, text: Union[str, bytes]) -> List[int]:
-        """Return the ids of the tokens: the definition of `token_ids`, without its shortcuts."""
         return self.convert_tokens_to_ids(self.tokenize(text))
-
-
-class _WordTable(dict):
-    """A cache from words to their ids, computed on first use. It is cleared when full."""
-
-    def __init__(self, ids_of: Callable[[str], List[int]]) -> None:
-        super().__init__()
-        self._ids_of = ids_of
-
-    def __missing__(self, word: str) -> Tuple[int, ...]:
-        ids = tuple(self._ids_of(word))
-        if len(word) <= _MAX_CACHED_CHARACTERS:
-            if len(self) >= _MAX_CACHED_WORDS:
-                self.clear()
-            self[word] = ids
-        return ids
 
 
 class FullTokenizer(_VocabularyTokenizer):
@@ -364,7 +327,7 @@ class SentencePieceTokenizer(_VocabularyTokenizer):
         single character of `text`, such as a ligature, share the span of that character.
         """
         joined = unicode_text.join_whitespace(text)
-        cleaned = self._lower(unicode_text.fold(joined))
+        cleaned = self._clean(joined)
         pieces = self._encode(cleaned)
         sources = unicode_text.source_indices(joined, unicode_text.FOLDED_WIDTHS)
         if unicode_text.without_spaces("".join(pieces)) == unicode_text.without_spaces(cleaned):
@@ -379,18 +342,13 @@ class SentencePieceTokenizer(_VocabularyTokenizer):
         return tokens, unicode_text.extend_over_marks(spans, text, unicodedata.combining)
 
     def _clean(self, text: Union[str, bytes]) -> str:
-        return self._lower(unicode_text.fold(unicode_text.join_whitespace(convert_to_unicode(text))))
-
-    def _lower(self, text: str) -> str:
+        text = unicode_text.fold(unicode_text.join_whitespace(convert_to_unicode(text)))
         return text.lower() if self.do_lower_case else text
 
     def _encode(self, cleaned: str) -> List[str]:
         pieces: List[str] = []
         for piece in self._model.EncodeAsPieces(cleaned):
-            if _ends_with_number_and_comma(piece):
-                pieces.extend(self._split_off_comma(piece))
-            else:
-                pieces.append(piece)
+            pieces += self._split_off_comma(piece) if _ends_with_number_and_comma(piece) else [piece]
         return pieces
 
     def _split_off_comma(self, piece: str) -> List[str]:
@@ -406,41 +364,33 @@ def _load_sentencepiece_model(spm_model_file: str) -> Any:
     try:
         import sentencepiece  # optional dependency
     except ImportError:
-        raise UserError(
-            f"The model {spm_model_file} requires the package sentencepiece, which is not installed. Run "
-            "`pip install sentencepiece`."
-        ) from None
+        problem = f"The model {spm_model_file} requires the package sentencepiece, which is not installed."
+        raise UserError(f"{problem} Run `pip install sentencepiece`.") from None
     content = files.read_input(spm_model_file, "SentencePiece model", "--spm_model_file")
     model = sentencepiece.SentencePieceProcessor()
     try:
         model.LoadFromSerializedProto(content)
     except RuntimeError:
-        raise UserError(
-            f"The file {spm_model_file} is not a SentencePiece model. Set --spm_model_file to the .model file of the "
-            "checkpoint."
-        ) from None
+        problem = f"The file {spm_model_file} is not a SentencePiece model."
+        raise UserError(f"{problem} Set --spm_model_file to the .model file of the checkpoint.") from None
     return model
 
 
 def create_tokenizer(
     vocab_file: Optional[str], spm_model_file: Optional[str], do_lower_case: bool
 ) -> Union[FullTokenizer, SentencePieceTokenizer]:
-    """Return a WordPiece or SentencePiece tokenizer, depending on which file is given.
-
-    Raises:
-      UserError: neither or both files are given, or the vocabulary lacks `[CLS]`, `[SEP]` or `unk_token`.
-    """
-    if bool(vocab_file) == bool(spm_model_file):
+    """Return a WordPiece or SentencePiece tokenizer, depending on which file is given."""
+    tokenizer: Union[FullTokenizer, SentencePieceTokenizer]
+    if vocab_file and not spm_model_file:
+        tokenizer = FullTokenizer(vocab_file, do_lower_case)
+    elif spm_model_file and not vocab_file:
+        tokenizer = SentencePieceTokenizer(spm_model_file, do_lower_case)
+    else:
         found = f"both are set ({vocab_file}, {spm_model_file})" if vocab_file else "neither is set"
         raise UserError(
             "Set exactly one of --vocab_file (WordPiece, for BERT) and --spm_model_file (SentencePiece, for ALBERT); "
             f"{found}."
         )
-    tokenizer: Union[FullTokenizer, SentencePieceTokenizer] = (
-        FullTokenizer(vocab_file, do_lower_case)
-        if vocab_file
-        else SentencePieceTokenizer(str(spm_model_file), do_lower_case)
-    )
     missing = [token for token in ("[CLS]", "[SEP]", tokenizer.unk_token) if token not in tokenizer.vocab]
     if missing:
         raise UserError(

@@ -22,14 +22,6 @@ from adapter_bert.common import errors
 from adapter_bert.evaluation import glue_submission
 
 
-def define_flags() -> None:
-    """Define the flags."""
-    flags.DEFINE_list("runs", [], "Folders of runs, or folders that contain them; more may follow the flags.")
-    flags.DEFINE_string("output", "submission.zip", "The zip file to write.")
-    flags.DEFINE_bool("allow_missing", False, "Write the zip file even if tasks have no predictions.")
-    flags.DEFINE_bool("overwrite", False, "Replace an existing zip file.")
-
-
 @errors.exits_on_user_error
 def main(argv: Sequence[str]) -> None:
     """Write the zip file and print a summary."""
@@ -39,5 +31,8 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    define_flags()
+    flags.DEFINE_list("runs", [], "Folders of runs, or folders that contain them; more may follow the flags.")
+    flags.DEFINE_string("output", "submission.zip", "The zip file to write.")
+    flags.DEFINE_bool("allow_missing", False, "Write the zip file even if tasks have no predictions.")
+    flags.DEFINE_bool("overwrite", False, "Replace an existing zip file.")
     app.run(main)

@@ -20,34 +20,27 @@ from adapter_bert.common import system
 system.configure_tensorflow()
 
 from adapter_bert.common import errors, files
-from adapter_bert.evaluation import squad_scorer
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Define the options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", metavar="DATASET", help="SQuAD file with answers")
-    parser.add_argument("predictions", metavar="PREDICTIONS", help="JSON: question id -> text, empty for no answer")
-    parser.add_argument("--null_odds", metavar="FILE", help="JSON: question id -> number, high if there is no answer")
-    parser.add_argument(
-        "--threshold", type=float, help="null odds above it turn the prediction into no answer; default: 1.0"
-    )
-    parser.add_argument(
-        "--version",
-        choices=(squad_scorer.AUTO, *squad_scorer.VERSIONS),
-        default=squad_scorer.AUTO,
-        help="scoring rules; default: auto, 2.0 for files with is_impossible or with questions without answers",
-    )
-    parser.add_argument("--output", metavar="FILE", help="also write the scores to this file")
-    return parser
+from adapter_bert.evaluation import squad_metrics
 
 
 @errors.exits_on_user_error
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Print the scores; optionally write them to a file."""
-    args = make_parser().parse_args(argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", metavar="DATASET", help="SQuAD file with answers")
+    parser.add_argument("predictions", metavar="PREDICTIONS", help="JSON: question id -> text, empty for no answer")
+    parser.add_argument("--null_odds", metavar="FILE", help="JSON: question id -> number, high if there is no answer")
+    parser.add_argument("--threshold", type=float, help="null odds above it mean no answer; default: 1.0")
+    parser.add_argument(
+        "--version",
+        choices=(squad_metrics.AUTO, *squad_metrics.VERSIONS),
+        default=squad_metrics.AUTO,
+        help="scoring rules; default: auto, 2.0 for files with is_impossible or with questions without answers",
+    )
+    parser.add_argument("--output", metavar="FILE", help="also write the scores to this file")
+    args = parser.parse_args(argv)
     with files.user_errors():
-        scores, warnings = squad_scorer.score_files(
+        scores, warnings = squad_metrics.score_files(
             args.dataset, args.predictions, args.null_odds, args.threshold, args.version
         )
         for warning in warnings:

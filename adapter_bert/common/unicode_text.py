@@ -88,9 +88,7 @@ def visible_widths(words_of: Callable[[str], List[str]]) -> CharacterTable:
 
     The widths of a text's characters add up to the width of the text. This holds even where the clean-up depends on
     neighbours (final sigma, order of marks, runs of white space): they do not affect the number of characters.
-
-    Args:
-      words_of: cleans up a text and splits it at white space.
+    `words_of` cleans up a text and splits it at white space.
     """
     return CharacterTable(lambda char: chr(len("".join(words_of(char)))))
 
@@ -111,13 +109,10 @@ def source_indices(text: str, widths: CharacterTable) -> List[int]:
 
 
 def token_spans(lengths: Iterable[int], firsts: Sequence[int], lasts: Sequence[int]) -> List[Span]:
-    """Return the spans of consecutive tokens.
+    """Return the spans of consecutive tokens with these numbers of visible characters.
 
-    Args:
-      lengths: number of visible characters of each token. A token without any gets an empty span at the next one.
-      firsts: for each visible character, the index of the first original character that it represents; then the
-        length of the text.
-      lasts: the same for the last such character, without the length of the text.
+    For each visible character, `firsts` and `lasts` contain the first and last original index that it represents.
+    `firsts` ends with the length of the text. A token without visible characters has an empty span at the next one.
     """
     spans: List[Span] = []
     done = end = 0
@@ -140,17 +135,11 @@ def extend_over_marks(spans: List[Span], text: str, is_dropped_mark: Callable[[s
 
 
 def spans_of_normalized(model: Any, pieces: List[str], cleaned: str, sources: List[int]) -> List[Span]:
-    """Return the spans of SentencePiece pieces if the model's normalization changes characters.
+    """Return the spans of SentencePiece pieces of `cleaned` if the model's normalization changes characters.
 
-    Count UTF-8 bytes instead of characters, because a piece of a model with byte fallback may be a single byte.
-    The offsets of `model.EncodeAsImmutableProto` are not enough: they are bytes in some versions of sentencepiece and
-    code points in others, and they include dropped characters.
-
-    Args:
-      model: the SentencePiece model.
-      pieces: what the model returns for `cleaned`.
-      cleaned: the text that the model receives.
-      sources: where the visible characters of `cleaned` come from; see `source_indices`.
+    `sources` are the indices of the visible characters of `cleaned`, see `source_indices`. Count UTF-8 bytes instead of
+    characters, because a piece of a model with byte fallback may be a single byte. SentencePiece's own offsets do not
+    suffice: they are code points in version 0.2.0, bytes in 0.2.3, and include characters that the model drops.
     """
     visible_before = [0] + list(itertools.accumulate(char not in (" ", WORD_START) for char in cleaned))
     end_of_text = sources[-1]

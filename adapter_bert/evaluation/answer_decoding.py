@@ -12,15 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import files
 from adapter_bert.evaluation import squad_metrics
-from adapter_bert.evaluation.answers import (
-    N_BEST,
-    NULL_ODDS,
-    PREDICTIONS,
-    AnswerRules,
-    PredictedAnswer,
-    find_answer,
-    nbest_entries,
-)
+from adapter_bert.evaluation.answers import N_BEST, NULL_ODDS, PREDICTIONS, AnswerRules, PredictedAnswer, find_answer
 from adapter_bert.evaluation.scores import Row, Scores
 from adapter_bert.pipeline import spans
 from adapter_bert.tasks.squad import Dataset
@@ -51,13 +43,8 @@ class AnswerDecoder:
         answers: Dict[str, PredictedAnswer] = {}
         for number, question in enumerate(self._dataset.questions()):
             question_rows = sorted(rows_by_question[number], key=lambda row: int(row["window_ids"]))
-            answers[question.id] = find_answer(
-                contexts[number],
-                self._windows[number],
-                [row["logits"][0] for row in question_rows],
-                [row["logits"][1] for row in question_rows],
-                self._rules,
-            )
+            starts, ends = ([row["logits"][end] for row in question_rows] for end in (0, 1))
+            answers[question.id] = find_answer(contexts[number], self._windows[number], starts, ends, self._rules)
         return answers
 
     def score(self, rows: Sequence[Row]) -> Scores:
@@ -71,56 +58,46 @@ class AnswerDecoder:
         # Compares the best texts: in version 2.0 the threshold may suppress all predictions, however good they are.
         golds_differ = len({tuple(sorted(texts)) for texts in golds.values()}) > 1
         collapsed = golds_differ and len({answer.best_text for answer in answers.values()}) == 1
-        if not self._rules.version_2:
-            return Scores(_score_v1(golds, _texts(answers)), loss, collapsed)
-        scores = score_with_threshold(golds, answers)
-        metrics = {name: scores.pop(name) for name in ("best_f1", "best_f1_thresh", "f1", "exact")}
-        return Scores(metrics, loss, collapsed, scores)
+        details = self._score_texts({question: answer.text for question, answer in answers.items()})
+        if self._rules.version_2:
+            details.update(_fit_threshold(golds, answers))
+        # The primary metric is first.
+        names = ("best_f1", "best_f1_thresh", "f1", "exact") if self._rules.version_2 else ("f1", "exact_match")
+        metrics = {name: details.pop(name) for name in names}
+        return Scores(metrics, loss, collapsed, details)
 
     def no_answer_score(self) -> Dict[str, float]:
         """Return the scores of leaving every question without an answer."""
-        golds = self._dataset.golds()
-        no_answers = dict.fromkeys(golds, "")
+        scores = self._score_texts(dict.fromkeys(self._dataset.golds(), ""))
         if not self._rules.version_2:
-            return _score_v1(golds, no_answers)
-        scores = squad_metrics.score_v2(golds, no_answers)
+            return {"f1": scores["f1"], "exact_match": scores["exact_match"]}
         return {"best_f1": scores["f1"], "f1": scores["f1"], "exact": scores["exact"]}
 
-
-def _texts(answers: Answers) -> Dict[str, str]:
-    return {question: answer.text for question, answer in answers.items()}
-
-
-def _score_v1(golds: squad_metrics.Golds, texts: Mapping[str, str]) -> Dict[str, float]:
-    """Return the scores of version 1.1, the primary metric first."""
-    scores = squad_metrics.score_v1(golds, texts)
-    return {name: scores[name] for name in ("f1", "exact_match")}
+    def _score_texts(self, texts: Mapping[str, str]) -> Dict[str, float]:
+        score = squad_metrics.score_v2 if self._rules.version_2 else squad_metrics.score_v1
+        return score(self._dataset.golds(), texts)
 
 
-def score_with_threshold(golds: squad_metrics.Golds, answers: Answers) -> Dict[str, float]:
-    """Return the scores of version 2.0 with the best threshold.
+def _fit_threshold(golds: squad_metrics.Golds, answers: Answers) -> Dict[str, float]:
+    """Return the best scores of any threshold, and these thresholds.
 
-    The threshold is fitted to the best text of every question, even where the prediction is no answer, so predicting
-    with it gives the reported score.
+    They are fitted to the best text of every question, even where the prediction is no answer, so predicting with the
+    threshold gives the reported score.
     """
     null_odds = {question: answer.null_odds for question, answer in answers.items() if answer.null_odds is not None}
     lowest = min(null_odds.values())
-    fitted = squad_metrics.score_v2(
-        golds,
-        {question: answer.best_text for question, answer in answers.items()},
-        null_odds,
-        # A threshold below all odds; subtracting 1 might not change a huge number.
-        none_threshold=min(lowest - 1.0, float(np.nextafter(lowest, -np.inf))),
-    )
-    scores = squad_metrics.score_v2(golds, _texts(answers))
-    return {**scores, **{name: value for name, value in fitted.items() if name.startswith("best_")}}
+    # A threshold below all odds; subtracting 1 might not change a huge number.
+    none_threshold = min(lowest - 1.0, float(np.nextafter(lowest, -np.inf)))
+    best_texts = {question: answer.best_text for question, answer in answers.items()}
+    scores = squad_metrics.score_v2(golds, best_texts, null_odds, none_threshold=none_threshold)
+    return {name: value for name, value in scores.items() if name.startswith("best_")}
 
 
 def write(folder: str, answers: Answers, version_2: bool) -> List[str]:
     """Write predictions, n-best lists and, for version 2.0, null odds in the original's format; return the paths."""
     contents: Dict[str, Mapping[str, Any]] = {
-        PREDICTIONS: _texts(answers),
-        N_BEST: {question: nbest_entries(answer) for question, answer in answers.items()},
+        PREDICTIONS: {question: answer.text for question, answer in answers.items()},
+        N_BEST: {question: [each._asdict() for each in answer.candidates] for question, answer in answers.items()},
     }
     null_odds_path = os.path.join(folder, NULL_ODDS)
     if version_2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import math
@@ -34,63 +33,27 @@ def file_name(task: Task) -> str:
     return (safe or "predictions") + ".tsv"
 
 
-def lines(task: Task, predictions: Sequence[Union[int, float]]) -> List[str]:
-    """Return the lines of a task's file.
+def write(task: Task, predictions: Sequence[Union[int, float]], folder: str) -> str:
+    """Write a task's file and return its path.
 
     Args:
       task: the task.
       predictions: for each example of the test split, its class (an index of `task.labels`) or number. Numbers are
-        clipped to `task.label_range`.
-
-    Raises:
-      errors.UserError: a predicted number is not finite.
-      ValueError: a class does not exist.
+        clipped to `task.label_range`. Custom test files may have any number of examples.
+      folder: an existing folder.
     """
-    cell = _number_cell if task.is_regression else _class_cell
-    return [HEADER] + [f"{index}\t{cell(task, value, index)}" for index, value in enumerate(predictions)]
-
-
-def write(task: Task, predictions: Sequence[Union[int, float]], folder: str) -> str:
-    """Write a task's file, with any number of predictions, and return its path."""
     path = os.path.join(folder, file_name(task))
-    files.write_text(path, "\n".join(lines(task, predictions)) + "\n")
+    lines = [HEADER] + [f"{index}\t{_cell(task, index, value)}" for index, value in enumerate(predictions)]
+    files.write_text(path, "\n".join(lines) + "\n")
     return path
 
 
-def mismatch(task: Task, num_predictions: int) -> Optional[str]:
-    """Return why GLUE's server would reject this number of predictions, or None. Custom test files may have any."""
-    if task.test_rows in (None, num_predictions):
-        return None
-    return f"{task.name} has {task.test_rows} published test examples, found {num_predictions} predictions"
-
-
-def check(task: Task, text: str, path: str) -> None:
-    """Check that GLUE's server would accept a file with this text.
-
-    Raises:
-      errors.UserError: names the path, the line, what was found there and what was expected.
-    """
-    found = text.split("\n")
-    if found[-1] == "":
-        found.pop()
-    if not found or found[0] != HEADER:
-        raise errors.UserError(f"{path}, line 1: expected the header {HEADER!r}, found {''.join(found[:1])[:60]!r}.")
-    problem = mismatch(task, len(found) - 1)
-    if problem:
-        raise errors.UserError(f"{path}: {problem}; predict the published test split.")
-    for index, line in enumerate(found[1:]):
-        expected = _expected(task, index, line.split("\t"))
-        if expected:
-            raise errors.UserError(f"{path}, line {index + 2}: expected {expected}, found {line[:60]!r}.")
-
-
-def _class_cell(task: Task, value: Union[int, float], index: int) -> str:
-    if not 0 <= value < len(task.labels):
-        raise ValueError(f"Prediction {index} is class {value}; {task.name} has the classes {task.labels}.")
-    return task.labels[int(value)]
-
-
-def _number_cell(task: Task, value: Union[int, float], index: int) -> str:
+def _cell(task: Task, index: int, value: Union[int, float]) -> str:
+    """Return the text of a predicted class or number."""
+    if not task.is_regression:
+        if not 0 <= value < len(task.labels):
+            raise ValueError(f"Prediction {index} is class {value}; {task.name} has the classes {task.labels}.")
+        return task.labels[int(value)]
     value = float(value)
     if not math.isfinite(value):
         raise errors.UserError(
@@ -104,6 +67,29 @@ def _number_cell(task: Task, value: Union[int, float], index: int) -> str:
     return f"{min(max(value, low), high) + 0.0:.3f}"
 
 
+def mismatch(task: Task, num_predictions: int) -> Optional[str]:
+    """Return why GLUE's server would reject this number of predictions, or None. Custom test files may have any."""
+    if task.test_rows in (None, num_predictions):
+        return None
+    return f"{task.name} has {task.test_rows} published test examples, found {num_predictions} predictions"
+
+
+def check(task: Task, text: str, path: str) -> None:
+    """Raise a `UserError` that names path and line if GLUE's server would reject a file with this text."""
+    header, *lines = text.split("\n")
+    if header != HEADER:
+        raise errors.UserError(f"{path}, line 1: expected the header {HEADER!r}, found {header[:60]!r}.")
+    if lines and lines[-1] == "":
+        lines.pop()
+    problem = mismatch(task, len(lines))
+    if problem:
+        raise errors.UserError(f"{path}: {problem}; predict the published test split.")
+    for index, line in enumerate(lines):
+        expected = _expected(task, index, line.split("\t"))
+        if expected:
+            raise errors.UserError(f"{path}, line {index + 2}: expected {expected}, found {line[:60]!r}.")
+
+
 def _expected(task: Task, index: int, cells: Sequence[str]) -> Optional[str]:
     """Return what the cells of a line should be, or None if they are valid."""
     if len(cells) != 2:
@@ -113,10 +99,12 @@ def _expected(task: Task, index: int, cells: Sequence[str]) -> Optional[str]:
     if not task.is_regression:
         return None if cells[1] in task.labels else f"one of the labels {', '.join(task.labels)}"
     low, high = task.label_range or (-math.inf, math.inf)
-    with contextlib.suppress(ValueError):
+    try:
         value = float(cells[1])
-        if math.isfinite(value) and low <= value <= high:
-            return None
+    except ValueError:
+        value = math.nan
+    if math.isfinite(value) and low <= value <= high:
+        return None
     return f"a number from {low:g} to {high:g}" if task.label_range else "a finite number"
 
 
@@ -141,14 +129,7 @@ class TaskFile:
 
 
 def find_runs(folders: Iterable[str]) -> Dict[str, List[str]]:
-    """Search folders, and folders in them, for prediction files.
-
-    Returns:
-      Name of a prediction file -> sorted folders that contain it, without duplicates.
-
-    Raises:
-      errors.UserError: a folder does not exist.
-    """
+    """Search folders, and folders in them, for prediction files: name of the file -> sorted folders with that file."""
     found: Dict[str, Dict[str, str]] = {}
     for top in folders:
         if not tf.gfile.IsDirectory(top):
@@ -170,12 +151,8 @@ def _subfolders(top: str, depth: int) -> List[str]:
     return [top] + [below for path in paths if tf.gfile.IsDirectory(path) for below in _subfolders(path, depth - 1)]
 
 
-def read_results(run: str) -> Optional[EvalResults]:
-    """Return the results of a run, None if it was not evaluated.
-
-    Raises:
-      errors.UserError: its `results.json` is damaged, or the score is not a number.
-    """
+def _read_results(run: str) -> Optional[EvalResults]:
+    """Return the results of a run, None if it was not evaluated."""
     path = os.path.join(run, RESULTS)
     results = EvalResults.read(path) if tf.gfile.Exists(path) else None
     if results and not (isinstance(results.primary, (int, float)) and math.isfinite(results.primary)):
@@ -183,19 +160,10 @@ def read_results(run: str) -> Optional[EvalResults]:
     return results
 
 
-def _is_for(results: EvalResults, task: Task) -> bool:
-    """Return whether the results are those of the model that predicted the task."""
-    return results.task == task.name or {results.task, task.name} <= SAME_MODEL
-
-
 def choose_run(task: Task, runs: Sequence[str]) -> Tuple[str, Optional[EvalResults]]:
-    """Return the run with the best score (the first, if several have it), and its results if known.
-
-    Raises:
-      errors.UserError: there are several runs, and they cannot be compared.
-    """
-    results = [read_results(run) for run in runs]
-    comparable = [each for each in results if each and _is_for(each, task)]
+    """Return the run with the best score (the first, if several have it), and its results if known."""
+    results = [_read_results(run) for run in runs]
+    comparable = [each for each in results if each and (each.task == task.name or {each.task, task.name} <= SAME_MODEL)]
     if len(runs) == 1:
         return runs[0], comparable[0] if comparable else None
     kinds = [f"{each.primary_metric} on {each.task}" if each else f"no {RESULTS}" for each in results]
@@ -209,11 +177,7 @@ def choose_run(task: Task, runs: Sequence[str]) -> Tuple[str, Optional[EvalResul
 
 
 def collect(folders: Iterable[str], allow_missing: bool = False) -> List[TaskFile]:
-    """Find, choose and check the files of a submission; return them in the order of GLUE's tasks.
-
-    Raises:
-      errors.UserError: tasks are missing, runs cannot be compared, or the server would reject a file.
-    """
+    """Find, choose and check the files of a submission; return them in the order of GLUE's tasks."""
     runs = find_runs(folders)
     missing = [name for name in map(file_name, glue.TASKS) if name not in runs]
     if not runs or (missing and not allow_missing):
@@ -233,31 +197,20 @@ def collect(folders: Iterable[str], allow_missing: bool = False) -> List[TaskFil
     return found
 
 
-def zip_bytes(task_files: Iterable[TaskFile]) -> bytes:
+def _zip_bytes(task_files: Iterable[TaskFile]) -> bytes:
     """Return the zip file. The same predictions always give the same bytes."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for task_file in sorted(task_files, key=lambda task_file: file_name(task_file.task)):
-            info = zipfile.ZipInfo(file_name(task_file.task), date_time=(1980, 1, 1, 0, 0, 0))
-            info.compress_type = zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in sorted((file_name(task_file.task), task_file.text) for task_file in task_files):
+            info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             info.create_system = 3  # Unix on every platform, since the permissions are Unix's
             info.external_attr = 0o644 << 16
-            archive.writestr(info, task_file.text.encode("utf-8"))
+            archive.writestr(info, text.encode("utf-8"), zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 
 def make_submission(folders: Sequence[str], output: str, allow_missing: bool = False, overwrite: bool = False) -> str:
-    """Write the zip file and return a summary to print.
-
-    Args:
-      folders: where to search for runs.
-      output: path of the zip file.
-      allow_missing: whether tasks may have no predictions.
-      overwrite: whether to replace an existing zip file.
-
-    Raises:
-      errors.UserError: see `collect`; or the zip file already exists. Nothing is written then.
-    """
+    """Search folders for runs, write the zip file and return a summary to print. On an error, nothing is written."""
     if not folders:
         raise errors.UserError("No runs given; name their folders with --runs=FOLDER,FOLDER.")
     with files.user_errors():
@@ -265,7 +218,7 @@ def make_submission(folders: Sequence[str], output: str, allow_missing: bool = F
             files.check_absent(output)
         found = collect(folders, allow_missing)
         files.make_folder(os.path.dirname(output) or ".")
-        files.write_bytes(output, zip_bytes(found))
+        files.write_bytes(output, _zip_bytes(found))
     rows = [task_file.table_row() for task_file in found]
     table = tabulate.tabulate(rows, ["task", "run", "dev score", "rows"], tablefmt="plain", disable_numparse=True)
     summary = f"{table}\nWrote {output}: {len(found)} of {len(glue.TASKS)} tasks."

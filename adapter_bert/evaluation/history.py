@@ -11,18 +11,14 @@ from adapter_bert.evaluation.scores import Scores
 
 
 class History:
-    """Evaluations and step times of a training run, stored in a JSON file.
-
-    Attributes:
-      evaluations: one dictionary for each evaluation: step, loss, metrics, collapsed.
-      seconds: time spent in training steps, without evaluation.
-      steps, examples: number of steps and examples in that time. A killed process adds to none of the three.
-    """
+    """Evaluations and step times of a training run, stored in a JSON file."""
 
     def __init__(self, path: str) -> None:
         """Read the file; start empty if it does not exist."""
         self._path = path
+        # For each evaluation: step, loss, metrics, collapsed.
         self.evaluations: List[Dict[str, Any]] = []
+        # Time spent in training steps, without evaluation; steps and examples in that time. Killed processes add none.
         self.seconds, self.steps, self.examples = 0.0, 0, 0
         if tf.gfile.Exists(path):
             content = files.read_json_object(path)
@@ -31,9 +27,8 @@ class History:
                 self.seconds = float(content["seconds"])
                 self.steps, self.examples = int(content["steps"]), int(content["examples"])
             except (KeyError, TypeError, ValueError) as error:
-                raise errors.UserError(
-                    f"{path} is damaged ({errors.reason(error)}): use another --output_dir."
-                ) from None
+                problem = f"{path} is damaged ({errors.reason(error)}): use another --output_dir."
+                raise errors.UserError(problem) from None
 
     def forget_after(self, step: int, keep: Optional[int] = None) -> None:
         """Drop evaluations after a step, which the resumed training will repeat, except the one at step `keep`."""
@@ -45,9 +40,8 @@ class History:
 
     def add(self, step: int, scores: Scores) -> None:
         """Add an evaluation."""
-        self.evaluations.append(
-            {"step": step, "loss": scores.loss, "metrics": dict(scores.metrics), "collapsed": scores.collapsed}
-        )
+        entry = {"step": step, "loss": scores.loss, "metrics": dict(scores.metrics), "collapsed": scores.collapsed}
+        self.evaluations.append(entry)
         self.evaluations.sort(key=lambda entry: entry["step"])
 
     def add_step(self, seconds: float, examples: int) -> None:
@@ -59,7 +53,7 @@ class History:
     def write(self) -> None:
         """Write the file."""
         content = {"evaluations": self.evaluations, "seconds": round(self.seconds, 3)}
-        files.write_json(self._path, dict(content, steps=self.steps, examples=self.examples))
+        files.write_json(self._path, {**content, "steps": self.steps, "examples": self.examples})
 
     def summary(self) -> Dict[str, Any]:
         """Return the part `training` of `results.json`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
@@ -24,64 +25,48 @@ def _is_uninformative(values: np.ndarray, tolerance: float = 0.0) -> bool:
 # SciPy and scikit-learn are imported where they are used: importing them takes a second or two.
 
 
-def _scipy_correlation(name: str) -> Metric:
-    """Return a correlation of SciPy, with 0 where it is undefined: such predictions carry no information."""
+def _scipy(correlation: str, labels: np.ndarray, numbers: np.ndarray) -> float:
+    """Return a correlation of SciPy, or 0 where it is undefined: such predictions carry no information."""
+    from scipy import stats
 
-    def metric(labels: np.ndarray, numbers: np.ndarray) -> float:
-        from scipy import stats
-
-        if _is_uninformative(numbers, RELATIVE_TOLERANCE) or _is_uninformative(labels):
-            return 0.0
-        return getattr(stats, name)(labels.astype(np.float64), numbers.astype(np.float64))[0]
-
-    return metric
+    if _is_uninformative(numbers, RELATIVE_TOLERANCE) or _is_uninformative(labels):
+        return 0.0
+    return getattr(stats, correlation)(labels.astype(np.float64), numbers.astype(np.float64))[0]
 
 
-def _sklearn_metric(name: str, **options: Any) -> Metric:
-    def metric(labels: np.ndarray, classes: np.ndarray) -> float:
-        from sklearn import metrics
+def _sklearn(metric: str, labels: np.ndarray, classes: np.ndarray, **options: Any) -> float:
+    from sklearn import metrics
 
-        return getattr(metrics, name)(labels, classes, **options)
-
-    return metric
+    return getattr(metrics, metric)(labels, classes, **options)
 
 
 def _matthews(labels: np.ndarray, classes: np.ndarray) -> float:
     """Return Matthews' correlation without scikit-learn's warning where it is undefined."""
     if _is_uninformative(labels) or _is_uninformative(classes):
         return 0.0
-    return _sklearn_metric("matthews_corrcoef")(labels, classes)
+    return _sklearn("matthews_corrcoef", labels, classes)
 
 
 def _f1(labels: np.ndarray, classes: np.ndarray) -> float:
     """Return the F1 of class 1, as GLUE does."""
-    return _sklearn_metric("f1_score", zero_division=0)(labels == 1, classes == 1)
+    return _sklearn("f1_score", labels == 1, classes == 1, zero_division=0)
 
 
 CLASS_METRICS: Dict[str, Metric] = {
-    "accuracy": _sklearn_metric("accuracy_score"),
+    "accuracy": functools.partial(_sklearn, "accuracy_score"),
     "matthews": _matthews,
     "f1": _f1,
-    "macro_f1": _sklearn_metric("f1_score", average="macro", zero_division=0),
+    "macro_f1": functools.partial(_sklearn, "f1_score", average="macro", zero_division=0),
 }
 NUMBER_METRICS: Dict[str, Metric] = {
-    "pearson": _scipy_correlation("pearsonr"),
-    "spearman": _scipy_correlation("spearmanr"),
+    "pearson": functools.partial(_scipy, "pearsonr"),
+    "spearman": functools.partial(_scipy, "spearmanr"),
 }
 METRICS: Dict[str, Metric] = {**CLASS_METRICS, **NUMBER_METRICS}
 
 
 def score(metric_names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> Dict[str, float]:
-    """Compute metrics; all values are finite.
-
-    Args:
-      metric_names: keys of `METRICS`.
-      labels: int or float [examples], the true classes or numbers.
-      predictions: int or float [examples], the predicted ones.
-
-    Raises:
-      errors.UserError: a metric does not exist, or is for classes while the labels are numbers.
-    """
+    """Compute metrics of true and predicted classes (int) or numbers (float) [examples]; all values are finite."""
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if not labels.size or labels.shape != predictions.shape:
         raise ValueError(f"Cannot compare labels of shape {labels.shape} with predictions of {predictions.shape}.")
@@ -95,11 +80,7 @@ def score(metric_names: Sequence[str], labels: np.ndarray, predictions: np.ndarr
 
 
 def with_primary(name: str, task: Task) -> Tuple[str, ...]:
-    """Return a task's metrics with the given one first.
-
-    Raises:
-      errors.UserError: the metric does not exist or does not suit the task.
-    """
+    """Return a task's metrics with the given one first; raise a `UserError` if it does not suit the task."""
     if name not in METRICS:
         raise errors.unknown("metric", name, METRICS)
     if task.is_regression:

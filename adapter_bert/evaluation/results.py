@@ -12,43 +12,24 @@ _REQUIRED = ("task", "primary_metric", "metrics")
 
 @dataclasses.dataclass(frozen=True)
 class EvalResults:
-    """Everything about an evaluation; the fields are the keys of `results.json`.
-
-    Attributes:
-      task: name of the task.
-      primary_metric: the metric that selects the best weights.
-      metrics: scores of the dev split by metric, the primary one first. None where a score is not finite.
-      details: additional scores, e.g. of the questions that have an answer.
-      loss: mean loss of the dev split.
-      majority: scores of a constant prediction: the most frequent class, the mean, or no answer.
-      collapsed: whether all predictions are the same although the labels differ.
-      step: training step of the weights.
-      seed: seed of the training run.
-      parameters: number of parameters, `total` and `trained`.
-      training: times and evaluations of the training run, see `History.summary`.
-      fingerprints: hashes of base, frozen weights, training data, pack and predictions.
-      data: size and fingerprint of each split.
-      versions: versions of the software.
-      settings: settings of the training run.
-      command: settings of the command that evaluated.
-    """
+    """Everything about an evaluation; the fields are the keys of `results.json`."""
 
     task: str
-    primary_metric: str
-    metrics: Mapping[str, Any]
-    details: Mapping[str, Any]
-    loss: Optional[float]
-    majority: Mapping[str, Any]
-    collapsed: bool
-    step: int
-    seed: Optional[int]
-    parameters: Mapping[str, int]
-    training: Mapping[str, Any]
-    fingerprints: Mapping[str, Optional[str]]
-    data: Mapping[str, Mapping[str, Any]]
-    versions: Mapping[str, str]
-    settings: Mapping[str, Any]
-    command: Mapping[str, Any]
+    primary_metric: str  # selects the best weights
+    metrics: Mapping[str, Any]  # scores of the dev split, the primary one first; None where a score is not finite
+    details: Mapping[str, Any]  # additional scores, e.g. of the questions that have an answer
+    loss: Optional[float]  # mean over the dev split
+    majority: Mapping[str, Any]  # scores of a constant prediction: the most frequent class, the mean, or no answer
+    collapsed: bool  # whether all predictions are the same although the labels differ
+    step: int  # training step of the weights
+    seed: Optional[int]  # of the training run
+    parameters: Mapping[str, int]  # their number, `total` and `trained`
+    training: Mapping[str, Any]  # times and evaluations of the training run, see `History.summary`
+    fingerprints: Mapping[str, Optional[str]]  # hashes of base, frozen weights, training data, pack and predictions
+    data: Mapping[str, Mapping[str, Any]]  # size and fingerprint of each split
+    versions: Mapping[str, str]  # of the software
+    settings: Mapping[str, Any]  # of the training run
+    command: Mapping[str, Any]  # settings of the command that evaluated
 
     @property
     def primary(self) -> Any:
@@ -57,17 +38,13 @@ class EvalResults:
 
     @classmethod
     def read(cls, path: str) -> EvalResults:
-        """Read `results.json`; files written by earlier versions may lack keys or have additional ones.
-
-        Raises:
-          errors.UserError: the file cannot be read, is damaged or contains something else.
-        """
+        """Read `results.json`; files written by earlier versions may lack keys or have additional ones."""
         content = files.read_json_object(path)
         missing = [name for name in _REQUIRED if name not in content]
         if missing or not isinstance(content["metrics"], dict) or content["primary_metric"] not in content["metrics"]:
             raise errors.UserError(
-                "{} does not contain the results of an evaluation: expected the keys {}, and the primary metric among "
-                "the metrics.".format(path, ", ".join(_REQUIRED))
+                f"{path} does not contain the results of an evaluation: expected the keys {', '.join(_REQUIRED)}, and "
+                "the primary metric among the metrics."
             )
         defaults: Dict[str, Any] = {"loss": None, "collapsed": False, "step": 0, "seed": None}
         names = [field.name for field in dataclasses.fields(cls)]

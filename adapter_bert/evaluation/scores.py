@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Sequence
+from typing import Callable, Dict, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -16,19 +16,12 @@ Row = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The scores of a set of predictions.
+    """The scores of a set of predictions."""
 
-    Attributes:
-      metrics: name -> value. The first is the primary metric, which selects the best weights: higher is better.
-      loss: mean over the examples.
-      collapsed: whether all predictions are the same although the labels differ.
-      details: additional scores, which are written to files but not logged.
-    """
-
-    metrics: Mapping[str, float]
-    loss: float
-    collapsed: bool
-    details: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    metrics: Mapping[str, float]  # the first is the primary metric, which selects the best weights: higher is better
+    loss: float  # mean over the examples
+    collapsed: bool  # whether all predictions are the same although the labels differ
+    details: Mapping[str, float] = dataclasses.field(default_factory=dict)  # written to files but not logged
 
     @property
     def primary(self) -> float:
@@ -41,11 +34,6 @@ class Scores:
 
 
 Scorer = Callable[[Sequence[Row]], Scores]
-
-
-def _all_rows(batch: Row) -> List[Row]:
-    count = len(batch["is_real_example"])
-    return [{name: values[index] for name, values in batch.items()} for index in range(count)]
 
 
 def in_file_order(rows: Iterable[Row]) -> Iterator[Row]:
@@ -68,26 +56,19 @@ def in_file_order(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def predicted_rows(batches: Iterable[Row], num_examples: int, action: str) -> Iterator[Row]:
-    """Yield the rows of all batches of predictions for a file, in its order, without padding examples.
-
-    Args:
-      batches: the predictions.
-      num_examples: the number of rows.
-      action: name of the progress in the log, see `with_progress`.
-    """
+    """Yield the rows of all batches in the order of the file, without padding examples; log progress as `action`."""
+    rows = (
+        {name: values[index] for name, values in batch.items()}
+        for batch in batches
+        for index in range(len(batch["is_real_example"]))
+    )
     # Progress counts what is predicted, not what is still waiting for its turn.
-    rows = with_progress((row for batch in batches for row in _all_rows(batch)), num_examples, action, "examples")
-    return (row for row in in_file_order(rows) if row["is_real_example"])
+    ordered = in_file_order(with_progress(rows, num_examples, action, "examples"))
+    return (row for row in ordered if row["is_real_example"])
 
 
 def score_rows(metric_names: Sequence[str], head: LabelHead, rows: Sequence[Row]) -> Scores:
-    """Score the predictions for a whole split.
-
-    Args:
-      metric_names: see `evaluation.metrics`; the first is the primary one.
-      head: the head that made the predictions.
-      rows: one for each example, without padding examples.
-    """
+    """Score the predictions of a head for a whole split; the first metric is the primary one."""
     labels = np.array([row["label_ids"] for row in rows])
     predictions = np.array([head.decode(row) for row in rows])
     return Scores(

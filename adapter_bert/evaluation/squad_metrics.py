@@ -14,14 +14,20 @@ Python version may also change it, both here and there: since 3.12, `sum` of flo
 from __future__ import annotations
 
 import collections
+import json
+import math
 import re
 import string
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from adapter_bert.common import errors
+from adapter_bert.common import errors, files
+from adapter_bert.tasks import squad
 
 # Question id -> gold texts, in the order of the data set. In version 2.0, no text means that there is no answer.
 Golds = Mapping[str, Sequence[str]]
+
+AUTO = "auto"
+VERSIONS = ("1.1", "2.0")
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -34,18 +40,7 @@ def normalize(text: str) -> str:
 
 
 def score_v1(golds: Golds, predictions: Mapping[str, str]) -> Dict[str, float]:
-    """Score like evaluate-v1.1.py.
-
-    Args:
-      golds: gold texts, at least one for each question.
-      predictions: question id -> predicted text. A question without a prediction counts 0.
-
-    Returns:
-      `exact_match` and `f1`, in per cent.
-
-    Raises:
-      errors.UserError: there are no questions, or a question has no gold text.
-    """
+    """Score like evaluate-v1.1.py: `exact_match` and `f1` in per cent. A question without a prediction counts 0."""
     if not golds:
         raise errors.UserError("There are no questions to score.")
     exact_sum, f1_sum = 0, 0.0
@@ -56,7 +51,7 @@ def score_v1(golds: Golds, predictions: Mapping[str, str]) -> Dict[str, float]:
                 "version 2.0."
             )
         if question in predictions:
-            is_exact, f1 = _score_question(normalize(predictions[question]), map(normalize, texts), f1_of_empty=0)
+            is_exact, f1 = _score_question(predictions[question], map(normalize, texts), f1_of_empty=0)
             exact_sum += is_exact
             f1_sum += f1
     return {"exact_match": 100.0 * exact_sum / len(golds), "f1": 100.0 * f1_sum / len(golds)}
@@ -74,7 +69,7 @@ def score_v2(
     Args:
       golds: gold texts.
       predictions: question id -> predicted text, empty for no answer. Questions without a prediction are ignored.
-      null_odds: question id -> probability or log-odds of no answer.
+      null_odds: question id -> probability or log-odds of no answer, for all predicted questions.
       threshold: null odds above it turn the prediction into no answer.
       none_threshold: the threshold to report if answering no question scores best. The official 0.0 suits
         probabilities; otherwise pass a number below all null odds.
@@ -83,20 +78,16 @@ def score_v2(
       `exact` and `f1` in per cent, and `total`, the number of questions; the same for questions with an answer
       (`HasAns_`) and without (`NoAns_`), if there are any. With null odds also the best scores of any threshold, and
       these thresholds (`best_exact`, `best_exact_thresh`, `best_f1`, `best_f1_thresh`).
-
-    Raises:
-      errors.UserError: no question has a prediction, or one that has a prediction has no null odds.
     """
     questions = [question for question in golds if question in predictions]
     if not questions:
         raise errors.UserError(f"None of the {len(golds)} questions has a prediction.")
-    exacts: Dict[str, float] = {}
-    f1s: Dict[str, float] = {}
+    # Integers stay integers, as in the official script: from Python 3.12 on, `sum` rounds 1 and 1.0 differently.
+    raw: Dict[str, Dict[str, float]] = {"exact": {}, "f1": {}}
     for question in questions:
         texts = [text for text in map(normalize, golds[question]) if text] or [""]
-        exacts[question], f1s[question] = _score_question(normalize(predictions[question]), texts, f1_of_empty=1)
-    # Integers stay integers, as in the official script: from Python 3.12 on, `sum` rounds 1 and 1.0 differently.
-    final_exacts, final_f1s = exacts, f1s
+        raw["exact"][question], raw["f1"][question] = _score_question(predictions[question], texts, f1_of_empty=1)
+    no_answers: Dict[str, float] = {}
     if null_odds is not None:
         missing = [question for question in questions if question not in null_odds]
         if missing:
@@ -105,22 +96,23 @@ def score_v2(
                 "predictions and null odds of the same model."
             )
         no_answers = {q: float(not golds[q]) for q in questions if null_odds[q] > threshold}
-        final_exacts, final_f1s = {**exacts, **no_answers}, {**f1s, **no_answers}
-    scores = _means(final_exacts, final_f1s, questions)
-    groups = {"HasAns_": [q for q in questions if golds[q]], "NoAns_": [q for q in questions if not golds[q]]}
-    for prefix, group in groups.items():
+    scores: Dict[str, float] = {}
+    with_answer, without = [q for q in questions if golds[q]], [q for q in questions if not golds[q]]
+    for prefix, group in (("", questions), ("HasAns_", with_answer), ("NoAns_", without)):
         if group:
-            means = _means(final_exacts, final_f1s, group)
-            scores.update({prefix + name: value for name, value in means.items()})
+            for name, values in raw.items():
+                scores[prefix + name] = 100.0 * sum(no_answers.get(q, values[q]) for q in group) / len(group)
+            scores[prefix + "total"] = len(group)
     if null_odds is not None:
-        for name, raw in (("best_exact", exacts), ("best_f1", f1s)):
-            best = _best_threshold(raw, golds, predictions, null_odds, none_threshold)
-            scores[name], scores[name + "_thresh"] = best
+        for name, values in raw.items():
+            best = _best_threshold(values, golds, predictions, null_odds, none_threshold)
+            scores[f"best_{name}"], scores[f"best_{name}_thresh"] = best
     return scores
 
 
 def _score_question(prediction: str, golds: Iterable[str], f1_of_empty: int) -> Tuple[int, float]:
-    """Return exact match and F1, each with the gold text that is best for it; all texts are normalized."""
+    """Return exact match and F1, each with the gold text that is best for it; the gold texts are normalized."""
+    prediction = normalize(prediction)
     distinct = list(dict.fromkeys(golds))  # annotators often agree
     return int(prediction in distinct), max(_token_f1(prediction, gold, f1_of_empty) for gold in distinct)
 
@@ -133,16 +125,6 @@ def _token_f1(prediction: str, gold: str, f1_of_empty: int) -> float:
         return f1_of_empty if prediction == gold else 0
     precision, recall = num_common / len(predicted), num_common / len(expected)
     return 2 * precision * recall / (precision + recall)
-
-
-def _means(exacts: Mapping[str, float], f1s: Mapping[str, float], questions: List[str]) -> Dict[str, float]:
-    """Return the scores of some questions, in per cent, and the number of questions."""
-    total = len(questions)
-    return {
-        "exact": 100.0 * sum(exacts[question] for question in questions) / total,
-        "f1": 100.0 * sum(f1s[question] for question in questions) / total,
-        "total": total,
-    }
 
 
 def _best_threshold(
@@ -170,3 +152,74 @@ def _best_threshold(
         if score > best:
             best, threshold = score, null_odds[question]
     return 100.0 * best / len(raw_scores), threshold
+
+
+def score_files(
+    dataset_path: str,
+    predictions_path: str,
+    null_odds_path: Optional[str] = None,
+    threshold: Optional[float] = None,
+    version: str = AUTO,
+) -> Tuple[str, List[str]]:
+    """Score a file of predictions against a SQuAD file.
+
+    Args:
+      dataset_path: a SQuAD file with answers.
+      predictions_path: JSON, question id -> text.
+      null_odds_path: JSON, question id -> number; version 2.0 only.
+      threshold: see `score_v2`; 1.0 by default.
+      version: one of `VERSIONS`, or `AUTO`: 2.0 if any question has the key `is_impossible` or no answers, else 1.1.
+
+    Returns:
+      The scores as the official script prints them, and warnings about the predictions.
+    """
+    if threshold is not None and not null_odds_path:
+        raise errors.UserError("--threshold needs null odds; add --null_odds=FILE.")
+    dataset = squad.read(dataset_path)
+    golds = dataset.golds()
+    if not dataset.has_answers:
+        raise errors.UserError(f"{dataset_path} has no answers to compare with; use a file with answers.")
+    if version == AUTO:
+        version = "2.0" if dataset.says_impossible or not all(golds.values()) else "1.1"
+    if null_odds_path and version == "1.1":
+        raise errors.UserError("--null_odds is for version 2.0, but the data set is scored as version 1.1.")
+    predictions = _read_values(predictions_path, "text", lambda value: isinstance(value, str))
+    if not any(question in golds for question in predictions):
+        raise errors.UserError(
+            f"{predictions_path} has {len(predictions)} predictions, but none for a question of {dataset_path}; use "
+            "predictions for this data set."
+        )
+    warnings = _find_mismatches(golds, predictions, "count 0" if version == "1.1" else "are ignored")
+    if version == "1.1":
+        return json.dumps(score_v1(golds, predictions)), warnings
+    null_odds = _read_values(null_odds_path, "number", _is_number) if null_odds_path else None
+    scores = score_v2(golds, predictions, null_odds, 1.0 if threshold is None else threshold)
+    return json.dumps(scores, indent=2), warnings
+
+
+def _find_mismatches(golds: Golds, predictions: Mapping[str, str], effect: str) -> List[str]:
+    """Return a warning for missing predictions, which have this effect, and one for unknown questions."""
+    warnings = []
+    missing = [question for question in golds if question not in predictions]
+    if missing:
+        found = f"{len(missing)} of {len(golds)} questions have no prediction"
+        warnings.append(f"{found} and {effect}, the first: {missing[0]!r}.")
+    unknown = [question for question in predictions if question not in golds]
+    if unknown:
+        found = f"{len(unknown)} of {len(predictions)} predictions are for unknown questions"
+        warnings.append(f"{found} and are ignored, the first: {unknown[0]!r}.")
+    return warnings
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+def _read_values(path: str, kind: str, is_valid: Callable[[Any], bool]) -> Dict[str, Any]:
+    """Read a JSON object of question id -> value and check the values."""
+    expected = f"Expected a JSON object of question id -> {kind}."
+    content = files.read_json_object(path, expected)
+    for question, value in content.items():
+        if not is_valid(value):
+            raise errors.UserError(f"{path}: the value of {question!r} is {json.dumps(value)[:40]}. {expected}")
+    return content
