@@ -1,4 +1,4 @@
-"""Answers follow SQuAD's rules: by hand, by plain loops, and compared with the transformers library."""
+"""Answers follow SQuAD's rules: by hand, and compared with the transformers library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from adapter_bert.evaluation.answers import AnswerRules, Candidate, PredictedAnswer, find_answer, nbest_entries
+from adapter_bert.evaluation.answers import AnswerRules, Candidate, PredictedAnswer, find_answer
 from tests.helpers import assert_mentions, message_of
 
 CONTEXT = "Ada wrote notes in London."
@@ -105,10 +105,8 @@ def test_the_highest_sum_of_start_and_end_logit_is_the_answer():
         # The end must not precede the start.
         ({5: 9.0}, {4: 9.0}, {"n_best_size": 1}, ""),
         # The length is limited.
-        ({3: 9.0}, {5: 9.0}, {"n_best_size": 1, "max_answer_length": 1}, ""),
         ({3: 9.0}, {5: 9.0}, {"n_best_size": 1, "max_answer_length": 2}, ""),
         ({3: 9.0}, {5: 9.0}, {"n_best_size": 1, "max_answer_length": 3}, "Ada wrote notes"),
-        ({3: 9.0}, {5: 9.0}, {"n_best_size": 1, "max_answer_length": 4}, "Ada wrote notes"),
         # NaN counts as the lowest logit.
         ({3: np.nan, 4: 1.0, 5: 0.5}, {5: 1.0}, {}, "wrote notes"),
         ({3: -np.inf, 4: 1.0, 5: 0.5}, {5: 1.0}, {}, "wrote notes"),
@@ -165,6 +163,8 @@ def test_candidates_of_windows(context, windows, start, end, n_best_size, texts)
 def test_sums_are_compared_in_64_bits():
     answer = answer_of({3: 2.0**24, 4: 2.0**24}, {3: 0.25, 4: 0.5})  # in 32 bits both sums are 16777216
     assert answer.candidates[0].end_logit == 0.5
+    highest = float(np.finfo(np.float32).max)
+    assert answer_of({3: highest}, {3: highest}, 1).candidates == (Candidate("Ada", 1.0, highest, highest),)
 
 
 def test_a_repeated_text_has_its_best_logits():
@@ -221,57 +221,14 @@ def test_non_finite_logits_give_finite_numbers(bad, version_2):
     everywhere, fine = np.full(12, bad), make_logits({3: 2.0})
     for start, end in [(everywhere, everywhere), (everywhere, fine), (fine, everywhere)]:
         answer = answer_of(start, end, 3, version_2=version_2)
-        json.dumps([nbest_entries(answer), answer.null_odds], allow_nan=False)
+        json.dumps([answer.candidates, answer.null_odds], allow_nan=False)
 
 
-def test_every_finite_32_bit_logit_is_kept():
-    highest = float(np.finfo(np.float32).max)
-    assert answer_of({3: highest}, {3: highest}, 1).candidates == (Candidate("Ada", 1.0, highest, highest),)
-
-
-WORDS = ["a", "b", "Émile", "a", "the", "The"]
-
-
-def plain_answer(context, windows, start_logits, end_logits, rules):
-    """Apply the rules with plain loops; return (text, [(text, sum, start logit, end logit)], odds)."""
-    found, nulls, order = [], [], 0
-    for window, starts, ends in zip(windows, start_logits, end_logits):
-        starts, ends = [float(x) for x in starts], [float(x) for x in ends]
-        nulls.append((starts[0] + ends[0], len(nulls), starts[0], ends[0]))
-        at = {window.first + k: k for k in range(len(window.starts))}
-        ranked = [sorted(range(len(x)), key=lambda i, x=x: (-x[i], i))[: rules.n_best_size] for x in (starts, ends)]
-        for s in ranked[0]:
-            for e in ranked[1]:
-                order += 1
-                fits = s in at and e in at and s <= e < s + rules.max_answer_length
-                if fits and window.has_max_context[at[s]]:
-                    text = context[int(window.starts[at[s]]) : int(window.ends[at[e]])]
-                    found.append((-(starts[s] + ends[e]), order, text, starts[s], ends[e]))
-    if rules.version_2:
-        _, _, start, end = min(nulls)
-        found.append((-(start + end), order + 1, "", start, end))
-    found.sort()
-    listed = []
-    while found and len(listed) < rules.n_best_size:
-        score, _, text, start, end = found.pop(0)
-        if text not in [row[0] for row in listed]:
-            listed.append((text, -score, start, end))
-    if rules.version_2 and "" not in [row[0] for row in listed]:
-        listed.append(("", min(nulls)[0], min(nulls)[2], min(nulls)[3]))
-    listed = listed or [("", 0.0, 0.0, 0.0)]
-    if not rules.version_2:
-        return listed[0][0], listed, None
-    real = [row for row in listed if row[0]] or [("", 0.0, 0.0, 0.0)]
-    odds = min(nulls)[0] - real[0][1]
-    return ("" if odds > rules.null_threshold else real[0][0]), listed, odds
-
-
-def random_case(seed, distinct_words=False):
+def random_case(seed):
     """Return a paragraph with overlapping windows, and logits with many ties (odd seeds) or none."""
     generator = np.random.RandomState(seed)
     count = generator.randint(1, 40)
-    words = [f"w{k}" for k in range(count)] if distinct_words else list(generator.choice(WORDS, count))
-    context = " ".join(words)
+    context = " ".join(generator.choice(["a", "b", "Émile", "a", "the", "The"], count))
     size, stride = generator.randint(4, 16), generator.randint(1, 6)
     offsets = list(range(0, max(count - size, 0) + stride, stride))
     # Each token has most context in one of the windows that show it; for this test it may be any of them.
@@ -290,34 +247,13 @@ def random_case(seed, distinct_words=False):
         n_best_size=int(generator.choice([1, 2, 3, 5, 20])),
         max_answer_length=int(generator.choice([1, 3, 30])),
         version_2=bool(generator.randint(2)),
-        null_threshold=float(generator.choice([-2.0, 0.0, 1.5])),
+        null_threshold=float(generator.choice([-20.0, -2.0, 0.0, 1.5])),
     )
     return context, windows, start_logits, end_logits, rules
 
 
-def test_answers_are_those_of_plain_loops():
-    answers = []
-    for seed in range(500):
-        case = random_case(seed)
-        answer = find_answer(*case)
-        text, listed, odds = plain_answer(*case)
-        assert answer.text == text, seed
-        assert [(c.text, c.start_logit, c.end_logit) for c in answer.candidates] == [(t, s, e) for t, _, s, e in listed]
-        assert answer.null_odds == (odds if odds is None else pytest.approx(odds, abs=1e-12))
-        assert answer.best_text == next((row[0] for row in listed if row[0]), "")
-        powers = [math.exp(row[1]) for row in listed]
-        assert [c.probability for c in answer.candidates] == pytest.approx([power / sum(powers) for power in powers])
-        answers.append(answer)
-    # The cases are varied.
-    assert sum(len(random_case(seed)[1]) > 2 for seed in range(200)) > 40
-    assert sum(answer.text == "" for answer in answers if answer.null_odds is not None) > 20
-    assert sum(answer.text != "" for answer in answers if answer.null_odds is not None) > 20
-    assert sum(answer.best_text == "" for answer in answers) > 20
-    assert sum(len(answer.candidates) > 10 for answer in answers) > 20
-
-
 def transformers_answer(library, folder, case):
-    """Return the prediction, n-best entries and null odds that transformers writes for a case with distinct words."""
+    """Return the prediction, n-best entries and null odds that transformers writes for a case."""
     context, windows, start_logits, end_logits, rules = case
     words, ends = context.split(), [end for _, end in token_spans(context)]
     features, results = [], []
@@ -347,27 +283,24 @@ def test_answers_are_those_of_transformers(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         library = pytest.importorskip("transformers.data.metrics.squad_metrics")
-    compared = 0
-    for seed in range(200):
-        case = random_case(seed, distinct_words=True)
+    predictions = []
+    for seed in range(400):
+        case = random_case(seed)
         answer = find_answer(*case)
-        if not answer.best_text:  # transformers answers "empty"
-            continue
         prediction, nbest, odds = transformers_answer(library, tmp_path, case)
-        entries = nbest_entries(answer)
-        assert (answer.text, answer.null_odds) == (prediction, odds)
+        if nbest[0]["text"] == "empty":  # where our answer is ""
+            continue
+        assert (answer.text, answer.null_odds) == (prediction, odds), seed
+        assert answer.best_text == next(entry["text"] for entry in nbest if entry["text"])
+        entries = [candidate._asdict() for candidate in answer.candidates]
         assert [list(entry) for entry in entries] == [list(entry) for entry in nbest]
         for entry, expected in zip(entries, nbest):
             assert entry == dict(expected, probability=pytest.approx(expected["probability"]))
-        compared += 1
-    assert compared > 100
-
-
-def test_nbest_entries_are_plain_and_in_the_order_of_the_original():
-    entries = nbest_entries(answer_of({0: 1.0, 3: 2.5}, {0: 1.0, 3: 2.5}, version_2=True))
-    assert [list(entry) for entry in entries] == [["text", "probability", "start_logit", "end_logit"]] * 2
-    assert all(type(entry[key]) is float for entry in entries for key in list(entry)[1:])
-    assert json.loads(json.dumps(entries)) == entries and entries[0]["text"] == "Ada"
+            assert all(type(value) is float for name, value in entry.items() if name != "text")
+        predictions.append((len(case[1]) > 2, odds is None, prediction == ""))
+    # The cases are varied: many windows; version 1.1; no answer.
+    for kind in ((True, True, False), (True, False, False), (True, False, True), (False, False, False)):
+        assert predictions.count(kind) > 10, kind
 
 
 @pytest.mark.parametrize("name, value", [("n_best_size", 0), ("max_answer_length", -1), ("null_threshold", math.nan)])

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter_bert.evaluation import squad_metrics
-from adapter_bert.evaluation.squad_metrics import Golds, score_v1, score_v2
+from adapter_bert.evaluation.squad_metrics import Golds, normalize, score_v1, score_v2
 from adapter_bert.tasks import squad
 from tests.helpers import SHARED, assert_mentions, message_of
 
@@ -22,31 +21,26 @@ from tests.helpers import SHARED, assert_mentions, message_of
     [
         ("The Cat's-eye, a  U.S.\ttheatre!", "catseye us theatre"),
         ("an  apple\u00a0a day\n", "apple day"),
-        ("the", ""),
-        (" ?! ", ""),
-        ("", ""),
+        (" ?! the", ""),
         # "a." is an article once its full stop is removed; "a1" and "Athens" are not.
         ("A. a1 Athens", "a1 athens"),
         # Only ASCII punctuation is removed, but other punctuation delimits articles.
         ("1914–1918", "1914–1918"),
         ("l’a été", "l’ été"),
         ("“The End”", "“ end”"),
-        ("$3.5 million (2.6%)", "35 million 26"),
         ("ΝΊΚΗ İ", "νίκη i̇"),
     ],
 )
 def test_texts_are_compared_without_case_punctuation_articles_and_spacing(text, normalized):
-    assert squad_metrics.normalize(text) == normalized
+    assert normalize(text) == normalized
     assert score_v1({"q": [text]}, {"q": normalized})["exact_match"] == 100.0
 
 
 @pytest.mark.parametrize(
     "prediction, gold, f1",
     [
-        ("Denver Broncos", "the denver broncos.", 1),
         ("Denver", "Denver Broncos", 2 / 3),
         ("in the city of Denver", "Denver", 2 / 5),
-        ("Carolina", "Denver Broncos", 0),
         ("big big cat", "big cat cat", 2 / 3),  # bags, not sets
         ("cat big", "big cat", 1),
     ],
@@ -95,6 +89,9 @@ def test_version_2_distinguishes_questions_with_and_without_an_answer():
         ("NoAns_total", 2),
     ]
     assert all(type(value) is (int if name.endswith("total") else float) for name, value in scores.items())
+    for questions, prefix in ((("q1", "q2"), "HasAns_"), (("n1", "n2"), "NoAns_")):
+        scores = score_v2({question: GOLDS[question] for question in questions}, PREDICTIONS)
+        assert list(scores) == ["exact", "f1", "total"] + [prefix + name for name in ("exact", "f1", "total")]
 
 
 def test_version_2_ignores_questions_without_a_prediction():
@@ -103,12 +100,6 @@ def test_version_2_ignores_questions_without_a_prediction():
     assert score_v2(golds, predicted)["total"] == 3
     for odds in (None, ODDS):
         assert score_v2(GOLDS, predicted, odds) == score_v2(golds, predicted, odds)
-
-
-@pytest.mark.parametrize("questions, prefix", [(("q1", "q2"), "HasAns_"), (("n1", "n2"), "NoAns_")])
-def test_version_2_omits_an_empty_group(questions, prefix):
-    scores = score_v2({question: GOLDS[question] for question in questions}, PREDICTIONS)
-    assert list(scores) == ["exact", "f1", "total"] + [prefix + name for name in ("exact", "f1", "total")]
 
 
 @pytest.mark.parametrize(
@@ -278,15 +269,3 @@ def test_gold_texts_and_no_answers_on_the_real_files(real_golds):
     scores = score_v2(golds_v2, dict.fromkeys(golds_v2, ""))
     assert scores["exact"] == scores["f1"] == 100.0 * 5945 / 11873 == 50.07159100480081
     assert (scores["HasAns_exact"], scores["NoAns_exact"]) == (0.0, 100.0)
-
-
-def test_the_three_gold_texts_of_the_real_files_that_are_a_full_stop(real_golds):
-    """In version 1.1 such a text has F1 0 even with itself; in 2.0 it is ignored."""
-    golds_v1, golds_v2 = real_golds
-    for golds in real_golds:
-        assert sum(not squad_metrics.normalize(text) for texts in golds.values() for text in texts) == 3
-    stops = {question: "." if "." in texts else texts[0] for question, texts in golds_v1.items()}
-    assert score_v1(golds_v1, stops) == {"exact_match": 100.0, "f1": 100.0 * 10567 / 10570}
-    stops = {question: "." for question, texts in golds_v2.items() if "." in texts}
-    scores = score_v2(golds_v2, stops)
-    assert (scores["total"], scores["HasAns_exact"], scores["HasAns_f1"]) == (3, 0.0, 0.0)
