@@ -29,19 +29,25 @@ import tabulate
 
 from adapter_bert import tasks
 from adapter_bert.common import errors, files
+from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.bank import BASE, Bank, PackSummary
 from adapter_bert.weights.exchange import ImportedTask, adapterhub, google_checkpoints, huggingface
+from adapter_bert.weights.run_folder import RunFolder
 
 FORMATS = ("pack", "adapterhub", "checkpoint")
 CHECKPOINT_NAME = "model.ckpt"
+# Columns of `list`.
+TITLES = ("name", "task", "mode", "parameters", "MB", "score", "seed", "date")
+ALIGNMENT = ("left", "left", "left", "right", "right", "left", "right", "left")
 
 
 def create(args: argparse.Namespace) -> None:
     """Create a bank from a base."""
     folder = Bank.check_absent(args.bank)
-    if not _is_hugging_face(args.base):
+    is_hugging_face = os.path.isfile(os.path.join(args.base, huggingface.HF_CONFIG))
+    if os.path.isfile(os.path.join(args.base, bases.CONFIG_NAME)) or not is_hugging_face:
         bank = Bank.create(folder, bases.Base.find(args.base))
     else:
         # Beside the bank, where there must be space for the copy anyway.
@@ -50,12 +56,7 @@ def create(args: argparse.Namespace) -> None:
             bank = Bank.create(folder, bases.Base.find(converted))
         if done.pooler_is_random:
             print(f"Warning: {args.base} has no pooler (a masked language model); the pooler is random.")
-    print(f"Created the bank {bank.folder}: {_describe_base(bank)}, fingerprint {bank.manifest.base}.")
-
-
-def _is_hugging_face(folder: str) -> bool:
-    names = (bases.CONFIG_NAME, "config.json")
-    return [os.path.isfile(os.path.join(folder, name)) for name in names] == [False, True]
+    print(f"Created the bank {bank.folder}: {_describe_base(bank)}, fingerprint {bank.manifest['base']}.")
 
 
 def _describe_base(bank: Bank) -> str:
@@ -72,11 +73,8 @@ def list_packs(args: argparse.Namespace) -> None:
     summaries = bank.summaries()
     print(f"{bank.folder}: {_describe_base(bank)}.")
     if summaries:
-        titles = ("name", "task", "mode", "parameters", "MB", "score", "seed", "date")
-        right = ("parameters", "MB", "seed")
-        align = ["right" if title in right else "left" for title in titles]
-        cells = [_cells(summary) for summary in summaries]
-        print(tabulate.tabulate(cells, titles, "plain", colalign=align, disable_numparse=True))
+        rows = [_cells(summary) for summary in summaries]
+        print(tabulate.tabulate(rows, TITLES, "plain", colalign=ALIGNMENT, disable_numparse=True))
     print(describe_totals(summaries, parameters.count(bank.base.shapes)))
 
 
@@ -86,29 +84,21 @@ def _cells(summary: PackSummary) -> Sequence[str]:
     if config is None:
         return summary.name, "?", "?", "?", size, "cannot be read: see verify", "?", "?"
     mode = (config.tuning_mode, (config.adapter or {}).get("size"), config.tune_top_layers)
-    metric = config.primary_metric
-    score = "-"
-    if metric is not None:
-        score = f"{metric} ?" if config.metrics[metric] is None else f"{metric} {config.metrics[metric]:.4f}"
+    scores = [f"{name} {'?' if value is None else format(value, '.4f')}" for name, value in config.metrics.items()]
     return (
         summary.name,
         config.task,
         " ".join(str(part) for part in mode if part is not None),
         f"{summary.parameters:,}",
         size,
-        score + (" (collapsed)" if config.collapsed else ""),
+        (scores or ["-"])[0] + (" (collapsed)" if config.collapsed else ""),
         "-" if config.seed is None else str(config.seed),
         config.created[:10],
     )
 
 
 def describe_totals(summaries: Sequence[PackSummary], base: int) -> str:
-    """Describe the size of a bank, compared with one fine-tuned model per task.
-
-    Args:
-      summaries: the packs.
-      base: number of parameters of the base.
-    """
+    """Compare the size of a bank, whose base has so many parameters, with one fine-tuned model per task."""
     total = base + sum(summary.parameters for summary in summaries)
     count = "1 pack" if len(summaries) == 1 else f"{len(summaries)} packs"
     text = f"{count}, {sum(summary.size for summary in summaries) / 1e6:.1f} MB; with the base {total:,} parameters"
@@ -177,59 +167,40 @@ def _add(bank: Bank, pack: packs.Pack, args: argparse.Namespace) -> None:
 
 
 def with_results(pack: packs.Pack, path: str) -> packs.Pack:
-    """Return the pack with the scores in a `results.json`.
+    """Return the pack with the scores in a `results.json` or in the folder of a run.
 
     Raises:
       errors.UserError: the file is not a `results.json`, or has the scores of other weights or of another task.
     """
-    if os.path.isdir(path):
-        path = os.path.join(path, "results.json")
-    results = files.read_json_object(path, "--results takes the results.json of an evaluation.")
-    prints, metrics = results.get("fingerprints"), results.get("metrics")
-    if not isinstance(prints, dict) or not isinstance(metrics, dict) or not metrics:
-        raise errors.UserError(f"--results={path} is not a results.json: it has no metrics or no fingerprints.")
-    if prints.get("pack") != pack.fingerprint:
-        script = "run_squad.py" if pack.config.head == "span" else "run_classifier.py"
+    results = RunFolder(path).read_results() if os.path.isdir(path) else EvalResults.read(path)
+    found = (results.fingerprints or {}).get("pack")
+    if found != pack.fingerprint:
         raise errors.UserError(
-            f"{path} has the scores of other weights: their fingerprint is {prints.get('pack')}, the pack's is "
-            f"{pack.fingerprint}. Evaluate this pack: {script} --do_eval=true --adapter_pack=…"
+            f"{path} has the scores of other weights: their fingerprint is {found}, the pack's is {pack.fingerprint}. "
+            "Evaluate this pack with --do_eval=true --adapter_pack=…"
         )
-    if results.get("task") != pack.config.task:
-        raise errors.UserError(f"{path} has the scores of task {results.get('task')}, not {pack.config.task}.")
-    ordered = sorted(metrics, key=lambda name: name != results.get("primary_metric"))
-    config = dataclasses.replace(
-        pack.config,
-        metrics={name: metrics[name] for name in ordered},
-        loss=results.get("loss"),
-        collapsed=bool(results["collapsed"]) if results.get("collapsed") is not None else None,
-    )
-    return packs.Pack(config, pack.tensors)
+    if results.task != pack.config.task:
+        raise errors.UserError(f"{path} has the scores of task {results.task}, not {pack.config.task}.")
+    return packs.with_scores(pack, results)
 
 
 def remove(args: argparse.Namespace) -> None:
     """Remove packs; if one of the names is unknown, none."""
     bank = Bank.open(args.bank)
-    summaries = {summary.name: summary for summary in bank.summaries()}
     for name in args.names:
         bank.path(name)
     for name in dict.fromkeys(args.names):
-        path, summary = bank.remove(name), summaries.get(name)
-        described = "not readable"
-        if summary and summary.config:
-            described = f"task {summary.config.task}, {summary.parameters:,} parameters"
-        print(f"Removed {path}: {described}.")
+        print(f"Removed {bank.remove(name)}.")
 
 
 def verify(args: argparse.Namespace) -> None:
     """Check every byte of the bank; exit with code 1 if something is wrong."""
-
-    def report(name: str, problem: Optional[str]) -> None:
+    problems = []
+    for name, problem in Bank.open(args.bank).verify():
         print(f"BAD   {name}: {problem}" if problem else f"good  {name}", flush=True)
-
-    results = Bank.open(args.bank).verify(report)
-    good = sum(problem is None for _, problem in results)
-    print(f"{good} of {len(results)} are good (including the base, {BASE}).")
-    if good < len(results):
+        problems.append(problem)
+    print(f"{problems.count(None)} of {len(problems)} are good (including the base, {BASE}).")
+    if any(problems):
         sys.exit(1)
 
 
@@ -237,8 +208,9 @@ def export(args: argparse.Namespace) -> None:
     """Write a pack for other programs."""
     bank = Bank.open(args.bank)
     if args.format == "pack":
-        inside = os.path.join(args.output, args.name + packs.ENDING)
-        path = args.output if packs.is_pack(args.output) else inside
+        path = args.output
+        if not packs.is_pack(path):
+            path = os.path.join(path, args.name + packs.ENDING)
         if not args.overwrite:
             files.check_absent(path)
         pack = bank.read(args.name)
@@ -321,75 +293,63 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def command(run: Callable[[argparse.Namespace], None], name: str, about: str) -> argparse.ArgumentParser:
+    def command(run: Callable[[argparse.Namespace], None], name: str, about: str) -> Callable[..., Any]:
         added = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
         added.set_defaults(run=run)
         added.add_argument("--bank", required=True, help="local folder of the bank")
-        return added
+        return added.add_argument
 
-    one = command(create, "create", "create a bank in a new folder, with a copy of a base")
-    one.add_argument(
+    option = command(create, "create", "create a bank in a new folder, with a copy of a base")
+    option(
         "--base",
         required=True,
         help="folder with bert_config.json, bert_model.ckpt.* and vocab.txt or *.model, like Google's downloads; or a "
         "Hugging Face BERT with config.json, *.safetensors and vocab.txt",
     )
     command(list_packs, "list", "print a table of the packs and totals (1 MB is a million bytes)")
-    one = command(show, "show", "print the configuration of a pack")
-    one.add_argument("name", metavar="NAME", help="name of the pack")
-    one.add_argument("--json", action="store_true", help="print JSON")
-    one = command(add, "add", "add a pack")
-    one.add_argument("path", metavar="PATH", help=f"a pack (*{packs.ENDING}), or the output folder of a training run")
-    _add_name_options(one)
-    one.add_argument("--results", help="results.json of an evaluation of this pack, or its folder: adds the scores")
-    one = command(remove, "remove", "remove packs permanently")
-    one.add_argument("names", metavar="NAME", nargs="+", help="name of a pack")
+    option = command(show, "show", "print the configuration of a pack")
+    option("name", metavar="NAME", help="name of the pack")
+    option("--json", action="store_true", help="print JSON")
+    option = command(add, "add", "add a pack")
+    option("path", metavar="PATH", help=f"a pack (*{packs.ENDING}), or the output folder of a training run")
+    _add_name_options(option)
+    option("--results", help="results.json of an evaluation of this pack, or its folder: adds the scores")
+    option = command(remove, "remove", "remove packs permanently")
+    option("names", metavar="NAME", nargs="+", help="name of a pack")
     command(verify, "verify", "check every byte of base and packs; the exit code is 1 if something is wrong")
-    one = command(export, "export", "write a pack for other programs")
-    one.add_argument("name", metavar="NAME", help="name of the pack")
-    one.add_argument("--format", choices=FORMATS, default="pack", help="default: pack; a checkpoint includes the base")
-    one.add_argument("--output", required=True, help="pack: file or folder; adapterhub: folder; checkpoint: prefix")
-    one.add_argument("--overwrite", action="store_true", help="replace existing files")
+    option = command(export, "export", "write a pack for other programs")
+    option("name", metavar="NAME", help="name of the pack")
+    option("--format", choices=FORMATS, default="pack", help="default: pack; a checkpoint includes the base")
+    option("--output", required=True, help="pack: file or folder; adapterhub: folder; checkpoint: prefix")
+    option("--overwrite", action="store_true", help="replace existing files")
     _add_import_options(command(import_pack, "import", "add weights that other programs trained on this base"))
     return parser
 
 
-def _add_name_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--name", help="name in the bank: letters, digits, '-', '_', '.'; default: the task in lower case"
-    )
-    parser.add_argument("--replace", action="store_true", help="replace the pack of that name")
+def _add_name_options(option: Callable[..., Any]) -> None:
+    option("--name", help="name in the bank: letters, digits, '-', '_', '.'; default: the task in lower case")
+    option("--replace", action="store_true", help="replace the pack of that name")
 
 
-def _add_import_options(parser: argparse.ArgumentParser) -> None:
-    add_option = parser.add_argument
-    add_option("path", metavar="PATH", help="a pack, AdapterHub's folder, or the prefix or folder of a checkpoint")
-    add_option(
-        "--format", choices=FORMATS, default="pack", help="default: pack; checkpoint: of Google's adapter-bert or BERT"
-    )
-    add_option("--task_name", help="task of the weights; the labels of GLUE's tasks are known")
-    add_option("--labels", help="classes in the order of the head's units, a,b,c; empty for regression; not for SQuAD")
-    _add_name_options(parser)
-    add_option(
-        "--max_seq_length",
-        type=int,
-        help="sequence length in training; default: 128, or 384 for SQuAD, at most that of the base",
-    )
-    add_option("--do_lower_case", choices=("true", "false"), default="true", help="as in training; default: true")
-    add_option("--adapter_activation", default="gelu", help="of the adapters in a checkpoint; default: gelu")
+def _add_import_options(option: Callable[..., Any]) -> None:
+    option("path", metavar="PATH", help="a pack, AdapterHub's folder, or the prefix or folder of a checkpoint")
+    formats = "default: pack; checkpoint: of Google's adapter-bert or BERT"
+    option("--format", choices=FORMATS, default="pack", help=formats)
+    option("--task_name", help="task of the weights; the labels of GLUE's tasks are known")
+    option("--labels", help="classes in the order of the head's units, a,b,c; empty for regression; not for SQuAD")
+    _add_name_options(option)
+    length = "sequence length in training; default: 128, or 384 for SQuAD, at most that of the base"
+    option("--max_seq_length", type=int, help=length)
+    option("--do_lower_case", choices=("true", "false"), default="true", help="as in training; default: true")
+    option("--adapter_activation", default="gelu", help="of the adapters in a checkpoint; default: gelu")
 
 
 @errors.exits_on_user_error
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run one command."""
     args = make_parser().parse_args(argv)
-    try:
-        with files.user_errors():
-            args.run(args)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise errors.UserError(f"File system error: {error}.") from None
+    with files.user_errors():
+        args.run(args)
 
 
 if __name__ == "__main__":

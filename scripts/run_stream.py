@@ -43,7 +43,7 @@ def find_bank(folder: str, base_dir: str) -> Bank:
             raise errors.UserError(f"There is no bank {folder}: set --base_dir to create one from that base.")
         return Bank.create(folder, bases.Base.find(base_dir))
     bank = Bank.open(folder)
-    if base_dir and bases.Base.find(base_dir).digests != bank.manifest.tensors:
+    if base_dir and bases.Base.find(base_dir).digests != bank.manifest["tensors"]:
         raise errors.UserError(f"The bank {folder} has another base than --base_dir={base_dir}: use another --bank.")
     return bank
 

@@ -33,10 +33,12 @@ _NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 
 @contextlib.contextmanager
 def user_errors() -> Iterator[None]:
-    """Turn errors of TensorFlow's file system (permissions, disk space, unknown scheme) into a `UserError`."""
+    """Turn errors of the file system (permissions, disk space, unknown scheme) into a `UserError`."""
     try:
         yield
-    except tf.errors.OpError as error:
+    except (FileExistsError, BrokenPipeError):  # of `rename_noreplace`, and of `| head`
+        raise
+    except (OSError, tf.errors.OpError) as error:
         raise errors.UserError(f"File system error: {errors.reason(error)}.") from None
 
 

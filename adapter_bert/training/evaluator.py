@@ -8,8 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.scores import Row, Scorer, Scores
-from adapter_bert.weights.best_pack import BestPack
-from adapter_bert.weights.run_folder import EVAL_SUMMARIES
+from adapter_bert.weights.run_folder import EVAL_SUMMARIES, BestPack
 
 
 def epoch_ends(num_examples: int, batch_size: int, total_steps: int) -> FrozenSet[int]:

@@ -16,9 +16,8 @@ from adapter_bert.settings.groups import Settings
 from adapter_bert.training.model_fn import Schedule
 from adapter_bert.weights import packs
 from adapter_bert.weights.bases import Base
-from adapter_bert.weights.best_pack import BestPack
 from adapter_bert.weights.loading import WeightRequest, Weights
-from adapter_bert.weights.run_folder import RunFolder, RunRecord
+from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
 
 
 def make_spec(settings: Settings, base: Base, head: Head) -> ModelSpec:

@@ -17,9 +17,8 @@ from adapter_bert.pipeline import feature_store
 from adapter_bert.training import inputs, preparation
 from adapter_bert.training.model_fn import ModelFn
 from adapter_bert.weights import loading
-from adapter_bert.weights.best_pack import BestPack
 from adapter_bert.weights.loading import Weights
-from adapter_bert.weights.run_folder import RunFolder, RunRecord
+from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
 
 Predictions = Iterator[Tuple[str, List[Row]]]
 

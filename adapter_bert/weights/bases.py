@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Dict, Iterator, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -30,6 +30,8 @@ SIZES = (
 )
 # Networks that agree in these keys compute the same outputs from the same weights. Dropout affects only training.
 ARCHITECTURE = (*SIZES, "hidden_act")
+# The description of a tokenizer without its case, which the files of a base do not record.
+VOCABULARY = ("type", "entries", "vocabulary")
 
 Tokenizer = Union[tokenization.FullTokenizer, tokenization.SentencePieceTokenizer]
 
@@ -76,6 +78,15 @@ def describe_tokenizer(tokenizer: Tokenizer) -> Dict[str, Any]:
     }
 
 
+def describe_difference(keys: Sequence[str], found: Mapping[str, Any], expected: Mapping[str, Any]) -> Optional[str]:
+    """Describe the first of these keys whose values differ, ignoring case; return None if they agree."""
+    for key in keys:
+        values = [str(part.get(key)).lower() for part in (found, expected)]
+        if values[0] != values[1]:
+            return f"{key} is {values[0]}, not {values[1]}"
+    return None
+
+
 @dataclasses.dataclass(frozen=True)
 class Base:
     """A pre-trained BERT: config, tokenizer and checkpoint, each read and hashed at most once.
@@ -96,11 +107,7 @@ class Base:
 
     @classmethod
     def find(cls, folder: str) -> Base:
-        """Find a base in a folder: `bert_config.json`, `bert_model.ckpt.*`, and `vocab.txt` or `*.model`.
-
-        Raises:
-          errors.UserError: a part is missing.
-        """
+        """Find a base in a folder: `bert_config.json`, `bert_model.ckpt.*`, and `vocab.txt` or `*.model`."""
         if not tf.gfile.IsDirectory(folder):
             raise errors.UserError(f"There is no folder {folder}; expected a BERT in the layout of Google's downloads.")
         names = sorted(tf.gfile.ListDirectory(folder))
@@ -118,11 +125,7 @@ class Base:
 
     @classmethod
     def load(cls, settings: Settings) -> Base:
-        """Read the config and the tokenizer of a run.
-
-        Raises:
-          errors.UserError: they do not exist or do not match, or sequences are too long for this BERT.
-        """
+        """Read the config and the tokenizer of a run, and check that they match each other and the settings."""
         base = cls(
             settings.bert_config_file or "",
             settings.init_checkpoint or "",
@@ -186,11 +189,7 @@ class Base:
         return bert_shapes(self.config)
 
     def tensors(self) -> Dict[str, np.ndarray]:
-        """Read all weights of BERT itself.
-
-        Raises:
-          errors.UserError: the checkpoint is damaged or does not match the config.
-        """
+        """Read all weights of BERT itself; raise a `UserError` if the checkpoint does not match the config."""
         return dict(self._each_tensor())
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -27,11 +28,7 @@ def folder_of(prefix: str) -> str:
 
 
 def find_prefix(path: str) -> str:
-    """Return the prefix of the checkpoint at a path: a prefix, one of its files, or the folder of a run.
-
-    Raises:
-      errors.UserError: there is none.
-    """
+    """Return the prefix of the checkpoint at a path: a prefix, one of its files, or the folder of a run."""
     prefix = FILE_ENDING.sub("", path)
     if os.path.basename(prefix).startswith(OPTIMIZER_NAME):
         raise errors.UserError(
@@ -44,10 +41,9 @@ def find_prefix(path: str) -> str:
         found = find_latest(path)
         if found:
             return found
+        example = os.path.join(path, "bert_model.ckpt")
         raise errors.UserError(
-            "The folder {} contains no checkpoint of a run: pass the checkpoint itself, e.g. {}.".format(
-                path, path.rstrip("/") + "/bert_model.ckpt"
-            )
+            f"The folder {path} contains no checkpoint of a run: pass the checkpoint itself, e.g. {example}."
         )
     raise errors.UserError(f"There is no checkpoint {path}: expected {prefix}.index and its data files.")
 
@@ -55,8 +51,7 @@ def find_prefix(path: str) -> str:
 def find_latest(folder: str) -> Optional[str]:
     """Return the newest checkpoint of a run according to its file `checkpoint`; None if there is none yet.
 
-    Raises:
-      errors.UserError: that file is damaged, or the checkpoint is missing. The run would restart from step 0.
+    A damaged file and a missing checkpoint are errors: the run would restart from step 0.
     """
     state_file = os.path.join(folder, "checkpoint")
     if not tf.gfile.Exists(state_file):
@@ -78,34 +73,27 @@ def find_latest(folder: str) -> Optional[str]:
     return latest
 
 
-def read_shapes(prefix: str) -> Mapping[str, Tuple[int, ...]]:
-    """Return name -> shape of all variables in a checkpoint.
-
-    Raises:
-      errors.UserError: its index cannot be read.
-    """
+@contextlib.contextmanager
+def _reader(prefix: str) -> Iterator[Any]:
+    """Yield a reader of a checkpoint; a damaged one raises `errors.UserError`."""
     try:
-        return {name: tuple(shape) for name, shape in tf.train.list_variables(prefix)}
+        yield tf.train.load_checkpoint(prefix)
     except Exception as error:  # the reader raises many types, including IndexError
-        raise _damaged(prefix, error) from None
+        message = f"The checkpoint {prefix} is damaged and cannot be read: {errors.reason(error)}."
+        raise errors.UserError(message) from None
 
 
-def _damaged(prefix: str, error: Exception) -> errors.UserError:
-    return errors.UserError(f"The checkpoint {prefix} is damaged and cannot be read: {errors.reason(error)}.")
+def read_shapes(prefix: str) -> Mapping[str, Tuple[int, ...]]:
+    """Return name -> shape of all variables in a checkpoint, sorted by name."""
+    with _reader(prefix) as reader:
+        return {name: tuple(shape) for name, shape in sorted(reader.get_variable_to_shape_map().items())}
 
 
 def each_tensor(prefix: str, names: Sequence[str]) -> Iterator[Tuple[str, np.ndarray]]:
-    """Yield (name, value) of these variables one at a time, so that a BERT need not fit into memory twice.
-
-    Raises:
-      errors.UserError: they cannot be read.
-    """
-    try:
-        reader = tf.train.load_checkpoint(prefix)
+    """Yield (name, value) of these variables one at a time, so that a BERT need not fit into memory twice."""
+    with _reader(prefix) as reader:
         for name in names:
             yield name, reader.get_tensor(name)
-    except Exception as error:  # see read_shapes
-        raise _damaged(prefix, error) from None
 
 
 def read_tensors(prefix: str, names: Sequence[str]) -> Dict[str, np.ndarray]:
@@ -115,20 +103,12 @@ def read_tensors(prefix: str, names: Sequence[str]) -> Dict[str, np.ndarray]:
 
 def read_step(prefix: str) -> int:
     """Return the training step of a checkpoint; 0 if it does not contain one."""
-    try:
-        reader = tf.train.load_checkpoint(prefix)
+    with _reader(prefix) as reader:
         return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
-    except Exception as error:  # see read_shapes
-        raise _damaged(prefix, error) from None
 
 
 def write(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Write a checkpoint without a graph and without a `checkpoint` file.
-
-    Args:
-      tensors: variable name -> value; they are copied in memory.
-      prefix: path prefix; its folder must exist.
-    """
+    """Write a checkpoint without a graph and without a `checkpoint` file. Copies the tensors in memory."""
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         feeds = {name: tf.placeholder(value.dtype, value.shape) for name, value in tensors.items()}
         variables = {name: tf.get_variable(name, initializer=feed, use_resource=True) for name, feed in feeds.items()}
@@ -159,19 +139,9 @@ class RunSaver(tf.train.Saver):
     """
 
     def __init__(self, trained: Sequence[tf.Variable], load_frozen: Callable[[tf.Session], None]) -> None:
-        """Create a saver for the default graph, which must contain the optimizer.
-
-        Args:
-          trained: the trainable variables.
-          load_frozen: loads all other variables into a session.
-        """
-        names = {optimization.variable_name(variable) for variable in trained}
-        slots = [
-            variable
-            for variable in tf.global_variables()
-            if optimization.variable_name(variable).rpartition("/")[0] in names
-            and optimization.variable_name(variable).rpartition("/")[2] in SLOTS
-        ]
+        """Create a saver for the default graph with its optimizer; `load_frozen` loads all other variables."""
+        names = slot_shapes({optimization.variable_name(variable): () for variable in trained})
+        slots = [variable for variable in tf.global_variables() if optimization.variable_name(variable) in names]
         super().__init__(list(trained) + [tf.train.get_global_step()], max_to_keep=None)
         self._slot_saver = tf.train.Saver(slots, max_to_keep=None)
         self._load_frozen = load_frozen
@@ -182,7 +152,9 @@ class RunSaver(tf.train.Saver):
         The oldest is removed first, so that there are never more than five.
         """
         folder = folder_of(save_path)
-        kept = [prefix for prefix in _recorded(folder) if not prefix.endswith(f"-{global_step}")]
+        state = tf.train.get_checkpoint_state(folder)
+        recorded = state.all_model_checkpoint_paths if state else []  # the oldest first
+        kept = [prefix for prefix in recorded if not prefix.endswith(f"-{global_step}")]
         surplus, kept = kept[: 1 - KEPT], kept[1 - KEPT :]
         for prefix in surplus:
             remove(prefix)
@@ -206,18 +178,18 @@ class RunSaver(tf.train.Saver):
         self._slot_saver.restore(sess, optimizer_prefix(save_path))
 
 
-def _recorded(folder: str) -> List[str]:
-    """Return the checkpoints that the state file names, oldest first."""
-    state = tf.train.get_checkpoint_state(folder)
-    return list(state.all_model_checkpoint_paths) if state else []
+def files_of(prefix: str) -> List[str]:
+    """Return the files of a checkpoint, the index first: without it, the others are not a checkpoint."""
+    folder, name = folder_of(prefix), os.path.basename(prefix)
+    names = sorted(tf.gfile.ListDirectory(folder)) if tf.gfile.IsDirectory(folder) else []
+    found = [each for each in names if each != name == FILE_ENDING.sub("", each)]
+    return [os.path.join(folder, each) for each in sorted(found, key=lambda each: not each.endswith(".index"))]
 
 
 def remove(prefix: str) -> None:
-    """Remove a checkpoint's files, the index first: without it, the others are not a checkpoint."""
-    folder, name = folder_of(prefix), os.path.basename(prefix)
-    found = [each for each in tf.gfile.ListDirectory(folder) if FILE_ENDING.sub("", each) == name != each]
-    for each in sorted(found, key=lambda each: not each.endswith(".index")):
-        tf.gfile.Remove(os.path.join(folder, each))
+    """Remove a checkpoint, the index first."""
+    for path in files_of(prefix):
+        tf.gfile.Remove(path)
 
 
 def remove_leftovers(folder: str) -> None:
@@ -225,11 +197,10 @@ def remove_leftovers(folder: str) -> None:
     latest = find_latest(folder)
     newest = _step_in(os.path.basename(latest)) if latest else None
     for name in tf.gfile.ListDirectory(folder):
-        step = _step_in(name)
+        step, path = _step_in(name), os.path.join(folder, name)
         orphaned = newest is not None and step is not None and step > newest
         if _TEMPORARY.search(name) or orphaned:
-            tf.logging.info("Removing %s, left behind by a killed run.", os.path.join(folder, name))
-            path = os.path.join(folder, name)
+            tf.logging.info("Removing %s, left behind by a killed run.", path)
             tf.gfile.DeleteRecursively(path) if tf.gfile.IsDirectory(path) else tf.gfile.Remove(path)
 
 

@@ -7,7 +7,7 @@ contain what a task has trained. A variable comes from the highest file that con
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -35,14 +35,18 @@ class WeightFile:
       path: prefix of a checkpoint, or path of a pack.
       shapes: shapes of its variables.
       pack: its content, if it is a pack.
-      frozen: fingerprint of the frozen weights that a run's checkpoint was trained on, if recorded; packs contain it.
     """
 
     path: str
     shapes: parameters.Shapes
     pack: Optional[packs.Pack] = None
-    frozen: Optional[str] = None
     _digests: Dict[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def open_pack(cls, path: str) -> WeightFile:
+        """Open a pack."""
+        pack = packs.read(path)
+        return cls(path, pack.shapes(), pack)
 
     def __str__(self) -> str:
         return f"{'pack' if self.pack else 'checkpoint'} {self.path}"
@@ -65,33 +69,29 @@ class WeightFile:
         """Return the training step it was written at; 0 if unknown."""
         return self.pack.config.step if self.pack else checkpoints.read_step(self.path)
 
-    def check_base(self, digests: fingerprints.Digests, base: str) -> None:
-        """Check that it was trained on these weights.
+    def run_settings(self) -> Dict[str, Any]:
+        """Return the settings recorded by the run that wrote the file; empty if there are none."""
+        return RunFolder(checkpoints.folder_of(self.path)).read_settings()
 
-        Args:
-          digests: hashes of the variables of the files below it.
-          base: name of those files in the error message.
-        """
+    def check_base(self, digests: fingerprints.Digests, base: str) -> None:
+        """Check that it was trained on the weights with these hashes, which are named `base` in the error message."""
         if self.pack:
             packs.check_base(self.pack, self.path, digests, base)
-        elif self.frozen:
+        elif not self.is_whole:
+            expected = self.run_settings().get("facts", {}).get("frozen")
             found = fingerprints.combine(digests, [name for name in digests if name not in self.shapes])
-            if found != self.frozen:
+            if expected and found != expected:
                 raise errors.UserError(
                     f"The checkpoint {self.path} belongs to another base: the frozen weights of its run had the "
-                    f"fingerprint {self.frozen}, those of {base} have {found}. Pass the run's own base as "
+                    f"fingerprint {expected}, those of {base} have {found}. Pass the run's own base as "
                     "--init_checkpoint."
                 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Assignment:
-    """The variables that a model takes from one file.
+class Assignment(NamedTuple):
+    """The variables that a model takes from one file, with their values if it is a pack.
 
-    Attributes:
-      path: path of the file.
-      names: names of the variables.
-      values: their values if the file is a pack; the graph reads those of a checkpoint.
+    The graph reads the values in a checkpoint.
     """
 
     path: str
@@ -181,7 +181,40 @@ def resolve(
     Raises:
       errors.UserError: a file is missing, damaged, or belongs to another model.
     """
-    return _Resolver(spec, request, base).resolve(purpose, folder)
+    resolver = _Resolver(spec, request, base)
+    if folder is None:
+        return resolver.from_request(purpose == TRAIN)
+    named = request.adapter_pack or request.init_checkpoint
+    names_own = named is not None and folder.contains(named)
+    if purpose == EVALUATE and names_own:
+        return resolver.from_request(for_training=False)
+    if purpose == EVALUATE and request.adapter_pack and folder.holds_run():
+        raise errors.UserError(
+            f"The folder {folder.path} already contains a run: to evaluate --adapter_pack={request.adapter_pack}, use "
+            "another --output_dir."
+        )
+    weights = resolver.from_run(folder, purpose == TRAIN, names_own)
+    if weights is None and not request.init_checkpoint:
+        _check_random_start(spec, purpose, folder)
+        return None
+    weights = weights or resolver.from_request(purpose == TRAIN)
+    tf.logging.info(
+        "Using %s (step %d): %d variables, and %d random", weights, weights.step, len(weights.names), len(weights.fresh)
+    )
+    return weights
+
+
+def _check_random_start(spec: ModelSpec, purpose: str, folder: RunFolder) -> None:
+    if purpose != TRAIN:
+        raise errors.UserError(
+            f"There is nothing to evaluate: {folder.path} contains no checkpoint, and --init_checkpoint is not set."
+        )
+    if spec.tuning_mode != "full":
+        raise errors.UserError(
+            f"--tuning_mode={spec.tuning_mode} keeps BERT frozen, and without --init_checkpoint it would be random: "
+            "pass the checkpoint of a pre-trained BERT."
+        )
+    tf.logging.warning("No --init_checkpoint: BERT itself starts from random weights.")
 
 
 class _Resolver:
@@ -195,44 +228,6 @@ class _Resolver:
         self._adapters = {name: spec.shapes[name] for name, group in groups.items() if group == "adapters"}
         self._head = {name: spec.shapes[name] for name, group in groups.items() if group == "head"}
 
-    def resolve(self, purpose: str, folder: Optional[RunFolder]) -> Optional[Weights]:
-        request = self._request
-        if folder is None:
-            return self._from_request(purpose == TRAIN)
-        named = request.adapter_pack or request.init_checkpoint
-        names_own = named is not None and folder.contains(named)
-        if purpose == EVALUATE and names_own:
-            return self._from_request(for_training=False)
-        if purpose == EVALUATE and request.adapter_pack and folder.holds_run():
-            raise errors.UserError(
-                f"The folder {folder.path} already contains a run: to evaluate --adapter_pack="
-                f"{request.adapter_pack}, use another --output_dir."
-            )
-        weights = self._from_run(folder, purpose == TRAIN, names_own)
-        if weights:
-            tf.logging.info("Using %s (step %d)", weights, weights.step)
-            return weights
-        if request.init_checkpoint:
-            weights = self._from_request(purpose == TRAIN)
-            tf.logging.info(
-                "Initial values: %d variables from %s, %d random", len(weights.names), weights, len(weights.fresh)
-            )
-            return weights
-        self._check_random_start(purpose, folder)
-        return None
-
-    def _check_random_start(self, purpose: str, folder: RunFolder) -> None:
-        if purpose != TRAIN:
-            raise errors.UserError(
-                f"There is nothing to evaluate: {folder.path} contains no checkpoint, and --init_checkpoint is not set."
-            )
-        if self._spec.tuning_mode != "full":
-            raise errors.UserError(
-                f"--tuning_mode={self._spec.tuning_mode} keeps BERT frozen, and without --init_checkpoint it would be "
-                "random: pass the checkpoint of a pre-trained BERT."
-            )
-        tf.logging.warning("No --init_checkpoint: BERT itself starts from random weights.")
-
     # ---------------------------------------------------------------------------------------- finding files
 
     def _open_checkpoint(self, path: str) -> WeightFile:
@@ -240,12 +235,7 @@ class _Resolver:
         prefix = checkpoints.find_prefix(path)
         if self._base and self._base.path == prefix:
             return self._base
-        shapes = checkpoints.read_shapes(prefix)
-        frozen = None
-        if EMBEDDINGS not in shapes:
-            recorded = RunFolder(checkpoints.folder_of(prefix)).read_settings()
-            frozen = recorded.get("facts", {}).get("frozen")
-        return WeightFile(prefix, shapes, frozen=frozen)
+        return WeightFile(prefix, checkpoints.read_shapes(prefix))
 
     def _find_files(self, init_checkpoint: str, adapter_pack: Optional[str]) -> List[WeightFile]:
         """Open the files of a request, lowest first."""
@@ -257,19 +247,19 @@ class _Resolver:
             )
         run = RunFolder(init_checkpoint)
         if tf.gfile.IsDirectory(init_checkpoint) and run.has_pack():
-            found = self._with_base(_open_pack(run.pack_path))
+            found = self._with_base(WeightFile.open_pack(run.pack_path))
         else:
             found = self._with_base(self._open_checkpoint(init_checkpoint))
-        return found + ([_open_pack(packs.find(adapter_pack))] if adapter_pack else [])
+        return found + ([WeightFile.open_pack(packs.find(adapter_pack))] if adapter_pack else [])
 
     def _with_base(self, file: WeightFile) -> List[WeightFile]:
         """Return a file, and below it the base that its run recorded, unless it contains a whole BERT."""
         if file.is_whole:
             return [file]
-        recorded = RunFolder(checkpoints.folder_of(file.path)).read_settings()
-        if not recorded.get("init_checkpoint") and not file.pack:
-            return [file]  # not from a run; a later error lists the missing variables
+        recorded = file.run_settings()
         if not recorded.get("init_checkpoint"):
+            if not file.pack:
+                return [file]  # not from a run; a later error lists the missing variables
             raise errors.UserError(
                 f"The pack {file.path} needs its base, and no {SETTINGS_FILE} next to it names one: pass the base as "
                 "--init_checkpoint and the pack as --adapter_pack."
@@ -285,7 +275,7 @@ class _Resolver:
 
     # --------------------------------------------------------------------------- requested weights
 
-    def _from_request(self, for_training: bool) -> Weights:
+    def from_request(self, for_training: bool) -> Weights:
         """Use the requested files. BERT must be complete; a plain BERT gets randomly initialized adapters and head."""
         files = self._find_files(self._request.init_checkpoint or "", self._request.adapter_pack)
         top, found = files[-1], _merged_shapes(files)
@@ -296,11 +286,9 @@ class _Resolver:
         if mismatch:
             raise errors.UserError(f"The {top} does not fit this model: {mismatch}")
         self._check_adapters(top, found)
-        depth, depth_found = self._spec.config.num_hidden_layers, optimization.count_layers(list(found))
-        if depth_found > depth:
-            tf.logging.warning(
-                "%s has %d encoder layers; only the lowest %d are used.", files[0].path, depth_found, depth
-            )
+        depth, used = optimization.count_layers(list(found)), self._spec.config.num_hidden_layers
+        if depth > used:
+            tf.logging.warning("%s has %d encoder layers; only the lowest %d are used.", files[0].path, depth, used)
         names = list(base)
         if all(name in found for name in self._adapters):
             names += self._adapters
@@ -314,11 +302,9 @@ class _Resolver:
         if top.pack and top.pack.config.head != self._spec.head.kind:
             mismatch = f"its type is {top.pack.config.head}, this task's is {self._spec.head.kind}."
         has_head = bool(top.pack) or any(name in found for name in self._head)
+        if for_training and mismatch and has_head:
+            tf.logging.warning("The head in %s belongs to another task; training a new one (%s)", top.path, mismatch)
         if for_training:
-            if mismatch and has_head:
-                tf.logging.warning(
-                    "The head in %s belongs to another task; training a new one (%s)", top.path, mismatch
-                )
             return not mismatch
         if not has_head:
             tf.logging.warning("The %s contains no head; evaluating an untrained one.", top)
@@ -349,7 +335,7 @@ class _Resolver:
 
     # --------------------------------------------------------------------------- weights in the output folder
 
-    def _from_run(self, folder: RunFolder, to_continue: bool, names_own: bool) -> Optional[Weights]:
+    def from_run(self, folder: RunFolder, to_continue: bool, names_own: bool) -> Optional[Weights]:
         """Use the run in the folder: its newest checkpoint to continue training, otherwise its pack if there is one."""
         file = self._find_own_file(folder, to_continue)
         if file is None:
@@ -367,7 +353,7 @@ class _Resolver:
 
     def _find_own_file(self, folder: RunFolder, to_continue: bool) -> Optional[WeightFile]:
         if not to_continue and folder.has_pack():
-            return _open_pack(folder.pack_path)
+            return WeightFile.open_pack(folder.pack_path)
         latest = folder.latest_checkpoint()
         if latest is None and folder.has_pack():
             raise errors.UserError(
@@ -390,26 +376,20 @@ class _Resolver:
     def _check_slots(self, file: WeightFile) -> None:
         """Check that the state of the optimizer is complete and readable."""
         slots = checkpoints.slot_shapes(self._spec.trained_shapes)
-        prefix = file.path
         holds_slots = all(name in file.shapes for name in slots)
+        prefix = file.path if holds_slots else checkpoints.optimizer_prefix(file.path)
         if holds_slots != self._request.whole_checkpoints:
+            written = "with" if holds_slots else "without"
+            problem: Optional[str] = f"it was written {written} --save_full_checkpoint, or by an older version."
+        elif not tf.gfile.Exists(prefix + ".index"):
+            problem = f"{prefix}.*, the state of its optimizer, is missing."
+        else:
+            problem = parameters.describe_mismatch(slots, checkpoints.read_shapes(prefix))
+            problem = problem or parameters.describe_mismatch({"global_step": ()}, file.shapes)
+        if problem:
             raise errors.UserError(
-                f"The training cannot continue from {file.path}, which was written "
-                f"{'with' if holds_slots else 'without'} --save_full_checkpoint, or by an older version: use another "
-                "--output_dir."
+                f"The training cannot continue from {file.path}: {problem} Use another --output_dir."
             )
-        if not holds_slots:
-            prefix = checkpoints.optimizer_prefix(file.path)
-            if not tf.gfile.Exists(prefix + ".index"):
-                raise errors.UserError(
-                    f"The training cannot continue from {file.path}: {prefix}.*, the state of its optimizer, is "
-                    "missing. Restore it, or use another --output_dir."
-                )
-        mismatch = parameters.describe_mismatch(slots, checkpoints.read_shapes(prefix)) or (
-            parameters.describe_mismatch({"global_step": ()}, file.shapes)
-        )
-        if mismatch:
-            raise errors.UserError(f"The training cannot continue from {prefix}: {mismatch} Use another --output_dir.")
         for _ in checkpoints.each_tensor(prefix, list(slots)):
             pass
 
@@ -430,11 +410,6 @@ class _Resolver:
             assignments.append(Assignment(file.path, taken, values))
         fresh = tuple(name for name in self._spec.shapes if name not in digests)
         return Weights(tuple(files), tuple(assignments), fresh, files[-1].step(), digests)
-
-
-def _open_pack(path: str) -> WeightFile:
-    pack = packs.read(path)
-    return WeightFile(path, pack.shapes(), pack)
 
 
 def _if_exists(adapter_pack: Optional[str]) -> Optional[str]:

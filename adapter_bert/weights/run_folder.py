@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors, files
+from adapter_bert.devices import compat
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.results import EvalResults
+from adapter_bert.evaluation.scores import Scores
 from adapter_bert.settings.flags import MODEL, TRAINING
 from adapter_bert.settings.groups import ADAPTER_SETTINGS, Settings
 from adapter_bert.weights import checkpoints, packs
@@ -125,14 +127,11 @@ class RunFolder:
         return self.recorded_settings(settings).get("facts", {}).get("labels")
 
     def check_same_run(self, settings: Settings, fingerprints: Mapping[str, Any]) -> RunRecord:
-        """Check that a command belongs to the run that it continues or evaluates.
+        """Check that a command belongs to the run that it continues or evaluates; the error lists the differences.
 
         Args:
           settings: settings of the command.
           fingerprints: labels and hashes of the data that the command found.
-
-        Raises:
-          errors.UserError: the recorded run has other settings or other data; lists the differences.
         """
         recorded = self.recorded_settings(settings)
         differences = _different_settings(settings, recorded) + _different_fingerprints(fingerprints, recorded)
@@ -163,12 +162,7 @@ class RunFolder:
     def claim(self, record: RunRecord, base_fingerprints: Mapping[str, Any]) -> RunRecord:
         """Create the folder; before training, clean up after a killed run and record the run's settings.
 
-        Args:
-          record: the run.
-          base_fingerprints: additional fingerprints to record.
-
-        Returns:
-          The record with all fingerprints.
+        Returns the record, with the additional fingerprints if the run trains.
         """
         files.make_folder(self.path)
         if not record.settings.do_train:
@@ -193,6 +187,46 @@ class RunFolder:
     def result_files(self) -> List[str]:
         """Return the names of the result files that exist."""
         return [name for name in (RESULTS_TEXT_FILE, RESULTS_FILE) if tf.gfile.Exists(self.file(name))]
+
+
+@dataclasses.dataclass(frozen=True)
+class BestPack:
+    """The pack in a run's folder: its best weights, or its last ones if none were scored.
+
+    Attributes:
+      folder: output folder of the run.
+      config: description of the pack, apart from its step, date and software versions.
+      trained_names: names of the trainable variables.
+    """
+
+    folder: RunFolder
+    config: packs.PackConfig
+    trained_names: Sequence[str]
+
+    def saved(self) -> Optional[packs.PackConfig]:
+        """Return the description of the saved pack, or None."""
+        return packs.read_config(self.folder.pack_path) if self.folder.has_pack() else None
+
+    def save(self, checkpoint: str, scores: Optional[Scores] = None) -> None:
+        """Save a checkpoint's weights as the pack."""
+        config = dataclasses.replace(
+            self.config, step=checkpoints.read_step(checkpoint), created=packs.now(), versions=compat.versions()
+        )
+        pack = packs.Pack(config, checkpoints.read_tensors(checkpoint, self.trained_names))
+        packs.write(self.folder.pack_path, packs.with_scores(pack, scores) if scores else pack)
+
+    def save_last(self) -> None:
+        """Save the newest weights at the end of training, unless the pack was selected by its score."""
+        latest, saved = self.folder.latest_checkpoint(), self.saved()
+        if latest and (saved is None or (not saved.metrics and saved.step != checkpoints.read_step(latest))):
+            self.save(latest)
+
+    def add_scores(self, scores: Scores) -> None:
+        """Add scores to a pack that has none."""
+        saved = self.saved()
+        if saved and not saved.metrics:
+            pack = packs.read(self.folder.pack_path)
+            packs.write(self.folder.pack_path, packs.with_scores(pack, scores))
 
 
 def _different_settings(settings: Settings, recorded: Mapping[str, Any]) -> List[str]:

@@ -70,7 +70,7 @@ def test_twenty_concurrent_additions_succeed_and_a_shared_name_is_taken_once(ban
     outcomes = in_parallel(add_own_and_shared_names, [(bank.folder, seed, has_links) for seed in range(5)])
     for index, results in enumerate(zip(*outcomes)):
         assert sorted(results) == [ADDED] + [EXISTS] * 4
-        assert bank.config(f"same-{index}").seed == results.index(ADDED)
+        assert bank.read(f"same-{index}").config.seed == results.index(ADDED)
     own = [f"own-{seed}-{index}" for seed in range(5) for index in range(4)]
     assert bank.names() == own + [f"same-{index}" for index in range(4)]
     assert problems(bank) == {}
@@ -86,7 +86,7 @@ def create_at_once(folder: str, base_folder: str) -> str:
 def test_of_processes_that_create_the_same_bank_one_succeeds(base, tmp_path):
     outcomes = in_parallel(create_at_once, [(str(tmp_path / "bank"), base.folder)] * 4)
     assert sorted(outcomes) == [ADDED] + [EXISTS] * 3
-    assert Bank.open(str(tmp_path / "bank")).verify() == [(BASE, None)]
+    assert list(Bank.open(str(tmp_path / "bank")).verify()) == [(BASE, None)]
     assert os.listdir(tmp_path) == ["bank"]
 
 
@@ -114,7 +114,7 @@ def test_a_killed_writer_leaves_complete_packs(server, bank):
         server.kill("write_forever", bank.folder, seconds=moments.uniform(0, 0.1))
         assert problems(bank) == {}
         assert "kept" in bank.names()
-        assert {bank.config(name).adapter["size"] for name in bank.names()} == {1024}
+        assert {bank.read(name).config.adapter["size"] for name in bank.names()} == {1024}
 
 
 def add_and_die(tell: Any, folder: str, name: str, place: str, step: str) -> None:

@@ -50,7 +50,7 @@ def test_create_takes_a_base_of_google_or_hugging_face(base, tmp_path, capsys):
     huggingface.export_base(base, theirs, do_lower_case=True)
     assert "2 layers, hidden size 16" in run(capsys, "create", f"--bank={google}", f"--base={base.folder}")
     run(capsys, "create", f"--bank={hugging}", f"--base={theirs}")
-    assert Bank.open(google).manifest.base == Bank.open(hugging).manifest.base
+    assert Bank.open(google).manifest["base"] == Bank.open(hugging).manifest["base"]
     assert sorted(os.listdir(tmp_path)) == ["google", "hugging", "theirs"]
     assert google in failure("create", f"--bank={google}", f"--base={base.folder}")
     assert "nowhere" in failure("create", f"--bank={google}2", "--base=nowhere")
@@ -102,27 +102,27 @@ def test_add_takes_packs_and_run_folders_and_names_them_by_their_task(bank, here
     assert "'sst-2'" in failure("add", here, str(tmp_path))
     write_pack(tmp_path, make_pack(bank.base, 2, task="SST-2"), packs.FILE_NAME)
     run(capsys, "add", here, str(tmp_path), "--replace")
-    assert bank.config("sst-2").seed == 2
+    assert bank.read("sst-2").config.seed == 2
     assert "nothing" in failure("add", here, str(tmp_path / "nothing"))
     assert "--name" in failure("add", here, write_pack(tmp_path, make_pack(bank.base, task="my task")))
 
 
-def results_of(pack: packs.Pack, **changes) -> dict:
+def results_of(pack: packs.Pack, **changes) -> str:
     content = {
         "task": pack.config.task,
         "primary_metric": "matthews",
-        "metrics": {"accuracy": 0.9, "matthews": 0.8},
+        "metrics": {"matthews": 0.8, "accuracy": 0.9},
         "loss": 0.125,
         "collapsed": True,
         "fingerprints": {"pack": pack.fingerprint},
     }
-    return dict(content, **changes)
+    return json.dumps(dict(content, **changes))
 
 
 def test_add_takes_the_scores_of_an_evaluation(bank, here, tmp_path, capsys):
     pack = make_pack(bank.base, metrics={}, loss=None, collapsed=None)
     path, results = write_pack(tmp_path, pack), tmp_path / "results.json"
-    results.write_text(json.dumps(results_of(pack)))
+    results.write_text(results_of(pack))
     run(capsys, "add", here, path, f"--results={results}")
     config = bank.read("cola").config
     assert list(config.metrics.items()) == [("matthews", 0.8), ("accuracy", 0.9)]
@@ -131,21 +131,20 @@ def test_add_takes_the_scores_of_an_evaluation(bank, here, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "head, changes, facts",
+    "changes, facts",
     [
-        ("classification", {"fingerprints": {"pack": "sha256:0123"}}, ["sha256:0123", "run_classifier.py"]),
-        ("span", {"fingerprints": {}}, ["None", "run_squad.py"]),
-        ("classification", {"fingerprints": None}, ["results.json", "fingerprints"]),
-        ("classification", {"metrics": {}}, ["results.json", "metrics"]),
-        ("classification", {"metrics": {"matthews": "good"}}, ["matthews", "good"]),
-        ("classification", {"loss": "small"}, ["loss", "small"]),
-        ("classification", {"task": "RTE"}, ["RTE", "CoLA"]),
+        ({"fingerprints": {"pack": "sha256:0123"}}, ["sha256:0123", "--adapter_pack"]),
+        ({"fingerprints": None}, ["results.json", "fingerprint"]),
+        ({"metrics": {}}, ["results.json", "metrics"]),
+        ({"metrics": {"matthews": "good"}}, ["matthews", "good"]),
+        ({"loss": "small"}, ["loss", "small"]),
+        ({"task": "RTE"}, ["RTE", "CoLA"]),
     ],
     ids=str,
 )
-def test_add_rejects_the_scores_of_other_weights(bank, here, tmp_path, head, changes, facts):
-    pack = make_pack(bank.base, head=head)
-    (tmp_path / "results.json").write_text(json.dumps(results_of(pack, **changes)))
+def test_add_rejects_the_scores_of_other_weights(bank, here, tmp_path, changes, facts):
+    pack = make_pack(bank.base)
+    (tmp_path / "results.json").write_text(results_of(pack, **changes))
     path = write_pack(tmp_path, pack)
     assert_mentions(failure("add", here, path, f"--results={tmp_path / 'results.json'}"), *facts)
     assert bank.names() == []
@@ -157,7 +156,7 @@ def test_remove_removes_all_named_packs_or_none(bank, here, capsys):
     assert "tow" in failure("remove", here, "one", "tow")
     assert bank.names() == ["one", "three", "two"]
     out = run(capsys, "remove", here, "one", "two")
-    assert_mentions(out, "packs/one.safetensors: task CoLA, 786 parameters", "packs/two.safetensors")
+    assert_mentions(out, "packs/one.safetensors", "packs/two.safetensors")
     assert bank.names() == ["three"]
 
 
@@ -229,7 +228,7 @@ def test_a_checkpoint_of_google_is_imported_as_a_pack(bank, here, tmp_path, caps
     assert back.fingerprint == pack.fingerprint
     assert (back.config.task, back.config.tuning_mode, back.config.step) == ("CoLA", mode, 12)
     run(capsys, *take, "--task_name=mine", "--labels=bad,good")
-    assert bank.config("mine").labels == ["bad", "good"]
+    assert bank.read("mine").config.labels == ["bad", "good"]
     assert "--labels=a,b" in failure(*take, "--name=x", "--task_name=mine")
     assert "--task_name" in failure(*take, "--name=x")
     assert "2 units" in failure(*take, "--name=x", "--task_name=MNLI")
@@ -242,7 +241,7 @@ def test_a_checkpoint_on_another_base_is_not_imported(bank, here, tmp_path, caps
     prefix = str(tmp_path / "model.ckpt")
     run(capsys, "export", f"--bank={other.folder}", "cola", "--format=checkpoint", f"--output={prefix}")
     message = failure("import", here, prefix, "--format=checkpoint", "--task_name=CoLA")
-    assert_mentions(message, "another base", other.config("cola").base)
+    assert_mentions(message, "another base", other.read("cola").config.base)
 
 
 def test_a_pack_goes_to_adapterhub_and_back(bank, here, tmp_path, capsys):
@@ -259,15 +258,13 @@ def test_a_pack_goes_to_adapterhub_and_back(bank, here, tmp_path, capsys):
 SPANS = {"head": "span", "task": "SQuAD-v1.1", "metrics": {"f1": 81.25, "exact_match": 72.5}}
 
 
-def test_packs_of_squad_are_added_listed_shown_verified_and_removed(bank, here, tmp_path, capsys):
+def test_packs_of_squad_are_added_listed_and_shown(bank, here, tmp_path, capsys):
     write_pack(tmp_path, make_pack(bank.base, **SPANS), packs.FILE_NAME)
     run(capsys, "add", here, str(tmp_path))
     line = run(capsys, "list", here).split("\n")[2].split()
     assert line == ["squad-v1.1", "SQuAD-v1.1", "adapter", "4", "786", "0.007", "f1", "81.2500", "1", "2024-05-06"]
     lines = [line.split() for line in run(capsys, "show", here, "squad-v1.1").split("\n")]
     assert ["head", "span"] in lines and ["labels", "-"] in lines
-    assert "2 of 2 are good" in run(capsys, "verify", here)
-    assert "task SQuAD-v1.1" in run(capsys, "remove", here, "squad-v1.1")
 
 
 @pytest.mark.parametrize("form", ["adapterhub", "checkpoint"])
@@ -282,7 +279,7 @@ def test_packs_of_squad_are_exported_and_imported_without_labels(bank, here, tmp
     assert (back.config.task, back.config.head, back.config.labels) == ("SQuAD-v1.1", "span", [])
     assert back.config.max_seq_length == 32  # 384, but at most that of the base
     run(capsys, *take, "--task_name=mine", "--labels=", "--max_seq_length=16")
-    assert (bank.config("mine").head, bank.config("mine").max_seq_length) == ("span", 16)
+    assert (bank.read("mine").config.head, bank.read("mine").config.max_seq_length) == ("span", 16)
     assert "labels" in failure(*take, "--task_name=SQuAD", "--labels=a,b")
     assert "0, 1" in failure(*take, "--task_name=CoLA")
     assert "STS-B" in failure(*take, "--task_name=STS-B")
@@ -298,7 +295,7 @@ def test_packs_of_squad_in_other_modes_become_checkpoints(bank, here, tmp_path, 
     assert "output_weights" not in found
     np.testing.assert_array_equal(found["cls/squad/output_bias"], pack.tensors["cls/squad/output_bias"])
     run(capsys, "import", here, prefix, "--format=checkpoint", "--task_name=SQuAD-v1.1", "--name=back")
-    assert bank.config("back").tuning_mode == "full"  # a checkpoint does not say what was trained
+    assert bank.read("back").config.tuning_mode == "full"  # a checkpoint does not say what was trained
 
 
 def test_verify_exits_with_code_1_if_something_is_wrong(bank, here):

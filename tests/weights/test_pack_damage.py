@@ -63,7 +63,7 @@ def test_a_file_of_another_kind_is_not_a_pack(rejection, path, data):
     message_of(packs.read_config, path)
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("size", [0, 7, 2**31, 2**63 - 1, 2**64 - 1])
 def test_a_wrong_length_of_the_header_is_detected(rejection, path, content, size):
     assert "not an adapter pack" in rejection(struct.pack("<Q", size) + content[8:])
     message_of(packs.read_config, path)
@@ -118,109 +118,58 @@ FIELDS = [field.name for field in dataclasses.fields(packs.PackConfig)]
 
 
 @pytest.mark.parametrize("key", FIELDS)
-def test_a_missing_key_is_named(rejection, content, key):
+def test_a_key_that_is_missing_or_has_another_type_is_named(rejection, content, key):
     values, entries, numbers = split(content)
+    wrong = 3 if isinstance(values[key], str) else "x"
+    assert_mentions(rejection(with_config(content, **{key: wrong})), key, repr(wrong))
     del values[key]
     assert_mentions(rejection(join(values, entries, numbers)), repr(key))
+
+
+WRONG_TYPES = {"task": None, "max_seq_length": 4.0, "loss": True, "collapsed": 0, "seed": False, "metrics": [0.5]}
+ARCHITECTURES = [
+    ({"num_hidden_layers": 0}, ["num_hidden_layers", 0]),
+    ({"num_hidden_layers": 7**100}, [7**100]),
+    ({"num_hidden_layers": 2}, ["16 of 20", "bert/encoder/layer_1/"]),
+    ({"hidden_size": 8}, ["[4]", "[8]"]),
+    ({"hidden_size": 10**30}, [packs.METADATA_KEY]),
+    ({"vocab_size": None}, ["vocab_size", None]),
+    ({"check": 3}, [packs.METADATA_KEY]),
+    ({"__dict__": {}}, [packs.METADATA_KEY]),
+]
+ADAPTERS = [
+    (None, ["adapter", None]),
+    ({}, ["[1, 2]", "[1, 64]"]),
+    ({"size": 10**30}, [packs.METADATA_KEY]),
+    ({"size": 2, "kind": "houlsby"}, ["kind"]),
+    ({"size": 2, "layers": [1]}, ["layers", "1 layers"]),
+    ({"size": 2, "placement": "attention"}, ["4 tensors"]),
+    ({"size": 2, "activation": []}, [packs.METADATA_KEY]),
+]
 
 
 @pytest.mark.parametrize(
     "changes, facts",
     [({"format": version}, [repr(version), "adapter-bert pack 1"]) for version in (None, 1, "adapter-bert pack 2", [])]
     + [({key: "x"}, [repr(key)]) for key in ("licence", "Task", "", "__class__", "self")]
+    + [({key: value}, [key, repr(value)]) for key, value in WRONG_TYPES.items()]
+    + [({"architecture": dict(SMALLEST, **changes)}, facts) for changes, facts in ARCHITECTURES]
+    + [({"adapter": adapter}, facts) for adapter, facts in ADAPTERS]
     + [
-        ({key: value}, [key, repr(value)])
-        for key, values in {
-            "task": [3, None],
-            "architecture": [None, "bert-base", [["hidden_size", 4]]],
-            "tuning_mode": [["adapter"]],
-            "head": [None],
-            "labels": [None, "01", {"0": 0}],
-            "tokenizer": [None],
-            "max_seq_length": ["4", 4.0, True, None],
-            "base": [5],
-            "created": [2024],
-            "adapter": [2],
-            "tune_top_layers": [True],
-            "metrics": [None, [0.5]],
-            "loss": ["0.5", True],
-            "collapsed": [0],
-            "seed": [1.5, False],
-            "step": [None],
-            "training": [[]],
-            "versions": ["1.15"],
-            "origin": ["here"],
-        }.items()
-        for value in values
-    ]
-    + [
-        ({"architecture": dict(SMALLEST, **changes)}, facts)
-        for changes, facts in (
-            ({"num_hidden_layers": 0}, ["num_hidden_layers", 0]),
-            ({"num_hidden_layers": -1}, ["num_hidden_layers", -1]),
-            ({"num_hidden_layers": 1.0}, ["num_hidden_layers", 1.0]),
-            ({"num_hidden_layers": 10**9}, [10**9]),
-            ({"num_hidden_layers": 7**100}, [7**100]),
-            ({"num_hidden_layers": 2}, ["16 of 20", "bert/encoder/layer_1/"]),
-            ({"hidden_size": 0}, ["hidden_size", 0]),
-            ({"hidden_size": 5}, ["hidden_size 5", "num_attention_heads 2"]),
-            ({"hidden_size": 8}, ["[4]", "[8]"]),
-            ({"hidden_size": 10**30}, [packs.METADATA_KEY]),
-            ({"vocab_size": None}, ["vocab_size", None]),
-            ({"vocab_size": 10**30}, [packs.METADATA_KEY]),
-            ({"hidden_act": "sine"}, ["sine"]),
-            ({"hidden_dropout_prob": 1}, ["hidden_dropout_prob"]),
-            ({"initializer_range": float("nan")}, ["initializer_range", "nan"]),
-            ({"check": 3}, [packs.METADATA_KEY]),
-            ({"__class__": "dict"}, [packs.METADATA_KEY]),
-            ({"__dict__": {}}, [packs.METADATA_KEY]),
-        )
-    ]
-    + [
-        ({"adapter": adapter}, facts)
-        for adapter, facts in (
-            (None, ["adapter", None]),
-            ({}, ["[1, 2]", "[1, 64]"]),
-            ({"size": 0}, ["size", 0]),
-            ({"size": "2"}, ["size", "'2'"]),
-            ({"size": 3}, ["[1, 2]", "[1, 3]"]),
-            ({"size": 10**30}, [packs.METADATA_KEY]),
-            ({"size": 2, "kind": "houlsby"}, ["kind"]),
-            ({"size": 2, "layers": []}, ["layers", "[]"]),
-            ({"size": 2, "layers": [0, 0]}, ["layers", "[0, 0]"]),
-            ({"size": 2, "layers": [1]}, ["layers", "1 layers"]),
-            ({"size": 2, "layers": "all"}, ["layers"]),
-            ({"size": 2, "placement": "pfeiffer"}, ["pfeiffer"]),
-            ({"size": 2, "placement": "attention"}, ["4 tensors"]),
-            ({"size": 2, "activation": "sine"}, ["sine"]),
-            ({"size": 2, "activation": None}, [packs.METADATA_KEY]),
-            ({"size": 2, "activation": []}, [packs.METADATA_KEY]),
-            ({"size": 2, "init_scale": -1}, [-1]),
-            ({"size": 2, "init_scale": None}, [None]),
-        )
-    ]
-    + [
-        ({"tuning_mode": "lora"}, ["lora"]),
         ({"tuning_mode": "lora", "adapter": None}, ["lora"]),
         ({"tuning_mode": "head"}, ["head", "adapter"]),
         ({"tuning_mode": "head", "adapter": None}, ["14 tensors", "bert/embeddings/LayerNorm"]),
         ({"tuning_mode": "layer_norm", "adapter": None}, ["8 tensors", "8 of mode layer_norm"]),
         ({"tuning_mode": "full", "adapter": None}, ["8 of 25", "17 missing"]),
         ({"tune_top_layers": 1}, ["top_layers", 1]),
-        ({"tuning_mode": "top_layers", "adapter": None}, ["top_layers"]),
         ({"tuning_mode": "top_layers", "adapter": None, "tune_top_layers": 2}, [2, 1]),
-        ({"tuning_mode": "top_layers", "adapter": None, "tune_top_layers": 0}, [0]),
         ({"head": "tagging"}, ["tagging"]),
         ({"head": "span"}, ["span", "2 labels"]),
         ({"head": "span", "labels": []}, ["2 missing", "cls/squad/output_weights"]),
-        ({"head": "regression"}, ["regression", "2 labels"]),
         ({"head": "regression", "labels": []}, ["output_weights", "[2, 4]", "[1, 4]"]),
         ({"labels": []}, ["classification", "0 labels"]),
-        ({"labels": ["0"]}, ["output_weights", "[2, 4]", "[1, 4]"]),
         ({"labels": ["0", "1", "2"]}, ["output_weights", "[2, 4]", "[3, 4]"]),
         ({"labels": ["0", "0"]}, ["labels", "['0', '0']"]),
-        ({"labels": [0, 1]}, ["labels", "[0, 1]"]),
-        ({"labels": ["0", None]}, ["labels", "None"]),
         ({"labels": [["0"], {}]}, ["labels", "{}"]),
     ],
     ids=lambda value: "" if isinstance(value, list) else json.dumps(value)[:70],
@@ -236,55 +185,41 @@ def test_lone_surrogates_are_rejected_since_no_terminal_prints_them(rejection, c
     message_of(packs.read_config, path)
 
 
-def test_missing_tensors_are_named(rejection, pack, content):
+def with_last(tensor: np.ndarray, value: float) -> np.ndarray:
+    changed = tensor.copy()
+    changed.flat[-1] = value
+    return changed
+
+
+def test_a_tensor_that_is_missing_or_invalid_is_named(rejection, pack, content):
     assert len(pack.tensors) == 16
-    for missing in pack.tensors:
-        tensors = {name: tensor for name, tensor in pack.tensors.items() if name != missing}
-        assert_mentions(rejection(with_tensors(content, tensors)), "15 of 16", missing)
-    assert "16 missing" in rejection(with_tensors(content, {}))
+    for name, old in pack.tensors.items():
+        others = {other: tensor for other, tensor in pack.tensors.items() if other != name}
+        assert_mentions(rejection(with_tensors(content, others)), "15 of 16", name)
+        for new, *facts in (
+            (old[..., None], list(old.shape), [*old.shape, 1]),
+            (old[..., :-1], list(old.shape)),
+            (np.concatenate([old, old]), list(old.shape)),
+            (old.astype(np.float16), "float16", "float32"),
+            (old.astype(np.float64), "float64", "float32"),
+            (old.astype(np.int32), "int32", "float32"),
+            (with_last(old, np.nan), f"1 of {old.size}"),
+            (with_last(old, -np.inf), f"1 of {old.size}"),
+        ):
+            tensors = dict(others, **{name: np.ascontiguousarray(new)})
+            assert_mentions(rejection(with_tensors(content, tensors)), name, *facts)
 
 
-@pytest.mark.parametrize(
-    "name", ["surplus", "", "bert/pooler/dense/bias", "output_weights/adam_m", "global_step", "zé"]
-)
+@pytest.mark.parametrize("name", ["surplus", "", "bert/pooler/dense/bias", "global_step", "zé"])
 def test_an_unknown_tensor_is_named(rejection, pack, content, name):
     tensors = dict(pack.tensors, **{name: np.zeros([4], np.float32)})
     assert_mentions(rejection(with_tensors(content, tensors)), "1 tensors", f"{name}:", 16)
-
-
-def test_tensors_of_another_shape_are_named_with_both_shapes(rejection, pack, content):
-    assert pack.tensors
-    for name, tensor in pack.tensors.items():
-        for other in (tensor[..., None], tensor[..., :-1], np.concatenate([tensor, tensor]), tensor[:0]):
-            message = rejection(with_tensors(content, dict(pack.tensors, **{name: np.ascontiguousarray(other)})))
-            assert_mentions(message, name, list(other.shape), list(tensor.shape))
-    name = "bert/encoder/layer_0/output/adapters/weights1"
-    transposed = dict(pack.tensors, **{name: np.ascontiguousarray(pack.tensors[name].T)})
-    assert_mentions(rejection(with_tensors(content, transposed)), name, [2, 4], [4, 2])
-
-
-@pytest.mark.parametrize("kind", ["float16", "float64", "int32", "int64", "bool"])
-def test_tensors_of_another_type_are_named(rejection, pack, content, kind):
-    for name in ("output_bias", "bert/encoder/layer_0/output/adapters/weights1"):
-        message = rejection(with_tensors(content, dict(pack.tensors, **{name: pack.tensors[name].astype(kind)})))
-        assert_mentions(message, name, kind, "float32")
 
 
 @pytest.mark.parametrize("kind", ["BF16", "F8_E4M3", "U32", "f32", "", None, 3], ids=str)
 def test_types_that_numpy_may_not_have_are_rejected(rejection, content, kind):
     values, entries, numbers = split(content)
     rejection(join(values, {name: dict(entry, dtype=kind) for name, entry in entries.items()}, numbers))
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
-def test_nan_and_infinity_are_located(rejection, pack, content, value):
-    assert pack.tensors
-    for name, tensor in pack.tensors.items():
-        bad = tensor.copy()
-        bad.flat[-1] = value
-        assert_mentions(
-            rejection(with_tensors(content, dict(pack.tensors, **{name: bad}))), name, f"1 of {tensor.size}"
-        )
 
 
 def assert_rejected_or_consistent(path: str, data: bytes) -> bool:

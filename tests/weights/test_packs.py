@@ -16,9 +16,9 @@ import safetensors.numpy
 from hypothesis import strategies as st
 
 from adapter_bert.common import files
-from adapter_bert.weights import bases, fingerprints, packs
+from adapter_bert.weights import fingerprints, packs
 from tests import reference_model
-from tests.helpers import assert_mentions, make_pack, message_of, tiny_config, write_bert
+from tests.helpers import assert_mentions, make_pack, message_of, tiny_config
 from tests.kill import ForkServer
 from tests.reference_model import MODES
 from tests.weights.pack_files import (
@@ -65,7 +65,7 @@ variants = pytest.mark.parametrize("variant", list(VARIANTS))
 
 
 @variants
-def test_a_pack_is_read_as_it_was_written(path, tmp_path, variant):
+def test_a_pack_is_read_as_it_was_written_and_holds_the_variables_of_its_mode(path, tmp_path, variant):
     pack = make_pack(**VARIANTS[variant])
     packs.write(path, pack)
     assert_same(packs.read(path), pack)
@@ -73,31 +73,20 @@ def test_a_pack_is_read_as_it_was_written(path, tmp_path, variant):
     assert os.listdir(str(tmp_path)) == ["pack.safetensors"]
     with open(path, "rb") as file:
         assert packs.serialise(packs.read(path)) == file.read()
-
-
-@variants
-def test_a_pack_holds_the_variables_of_its_mode(variant):
-    pack = make_pack(**VARIANTS[variant])
     assert pack.shapes() == reference_shapes(pack.config)
     assert sorted(pack.config.frozen_names()) == sorted(frozen(pack.config))
-    assert pack.num_parameters == sum(int(np.prod(shape)) for shape in reference_shapes(pack.config).values())
-    assert pack.config.bert_config.to_dict() == pack.config.architecture
     assert pack.config.make_head().kind == pack.config.head
     assert (pack.config.adapter_config is None) == (pack.config.adapter is None)
 
 
-@variants
-def test_the_bytes_of_a_pack_do_not_depend_on_the_layout_in_memory(variant):
-    pack = make_pack(**VARIANTS[variant])
+def test_the_bytes_of_a_pack_do_not_depend_on_the_layout_in_memory(pack, content):
     backwards = {name: np.asfortranarray(pack.tensors[name]) for name in reversed(list(pack.tensors))}
     strided = {name: np.stack([tensor, tensor], axis=-1)[..., 0] for name, tensor in pack.tensors.items()}
     for tensors in (backwards, strided):
-        assert packs.serialise(packs.Pack(pack.config, tensors)) == packs.serialise(pack)
+        assert packs.serialise(packs.Pack(pack.config, tensors)) == content
 
 
-@variants
-def test_any_safetensors_reader_reads_a_pack_of_json_and_numbers_only(path, variant):
-    pack = make_pack(**VARIANTS[variant])
+def test_any_safetensors_reader_reads_a_pack_of_json_and_numbers_only(path, pack, content):
     packs.write(path, pack)
     with safetensors.safe_open(path, framework="np") as reader:
         assert list(reader.metadata()) == ["adapter_config.json"]
@@ -106,9 +95,7 @@ def test_any_safetensors_reader_reads_a_pack_of_json_and_numbers_only(path, vari
     assert_same(packs.Pack(pack.config, found), pack)
     assert (values["format"], values["task"]) == ("adapter-bert pack 1", pack.config.task)
     assert set(values) == {field.name for field in dataclasses.fields(pack.config)} | {"format", "checksum"}
-    _, entries, numbers = split(packs.serialise(pack))
-    assert {entry["dtype"] for entry in entries.values()} == {"F32"}
-    assert len(numbers) == 4 * pack.num_parameters
+    assert len(split(content)[2]) == 4 * pack.num_parameters
 
 
 def test_any_change_of_a_number_changes_bytes_and_fingerprint(pack, content):
@@ -199,7 +186,7 @@ def test_an_invalid_configuration_is_not_written(path, changes, facts):
     assert not os.path.exists(path)
 
 
-def test_a_pack_with_nan_is_not_written(path, tmp_path, pack):
+def test_an_invalid_pack_does_not_replace_another(path, tmp_path, pack):
     write_file(path, b"older")
     bad = dict(pack.tensors, output_bias=np.array([1, np.nan], np.float32))
     assert_mentions(message_of(packs.write, path, packs.Pack(pack.config, bad)), "1 of 2 values", "output_bias")
@@ -302,56 +289,37 @@ def base_tensors(base) -> dict:
     return base.tensors()
 
 
-FROZEN_MODES = [mode for mode in MODES if mode != "full"]
-
-
 def test_a_base_is_read_with_all_its_variables(base, base_tensors):
     shapes = {name: tensor.shape for name, tensor in base_tensors.items()}
     assert shapes == base.shapes == reference_model.bert_shapes(base.config.to_dict())
     assert base.digests == fingerprints.of_tensors(base_tensors)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_pack_belongs_to_the_base_that_it_was_trained_on(tmp_path, base, mode):
+@pytest.mark.parametrize("mode, num_replaced", zip(MODES, (10, 39, 18, 10, 0)))
+def test_a_pack_belongs_to_any_base_with_its_frozen_variables(base, base_tensors, mode, num_replaced):
     pack = make_pack(base, mode=mode)
-    packs.check_base(pack, "p", base.digests, "b")
-    write_bert(str(tmp_path), tiny_config())  # the seed of the fixture
-    packs.check_base(pack, "p", bases.Base.find(str(tmp_path)).digests, "copy")
-
-
-@pytest.mark.parametrize("mode", FROZEN_MODES)
-def test_a_change_of_any_frozen_variable_makes_another_base(base, base_tensors, mode):
-    pack, digests = make_pack(base, mode=mode), base.digests
-    names = frozen(pack.config)
-    assert names
-    for name in names:
-        other = dict(digests, **{name: fingerprints.of_tensor(nudged(base_tensors, name)[name])})
-        message = message_of(packs.check_base, pack, "cola.safetensors", other, "other/base")
-        assert_mentions(message, "cola.safetensors", "CoLA", "other/base", pack.config.base)
-
-
-@pytest.mark.parametrize("mode, count", [("adapter", 10), ("layer_norm", 10), ("top_layers", 18), ("full", 39)])
-def test_variables_that_a_pack_replaces_may_differ_in_the_base(base, base_tensors, mode, count):
-    pack, digests = make_pack(base, mode=mode), base.digests
     replaced = [name for name in base_tensors if name in reference_shapes(pack.config)]
-    assert len(replaced) == count
-    for name in replaced:
-        other = dict(digests, **{name: fingerprints.of_tensor(nudged(base_tensors, name)[name])})
-        packs.check_base(pack, "p", other, "b")
+    assert len(replaced) == num_replaced and len(base_tensors) == 39
+    packs.check_base(pack, "p", base.digests, "b")
+    for name in base_tensors:
+        other = dict(base.digests, **{name: fingerprints.of_tensor(nudged(base_tensors, name)[name])})
+        if name in replaced:
+            packs.check_base(pack, "p", other, "b")
+        else:
+            message = message_of(packs.check_base, pack, "cola.safetensors", other, "other/base")
+            assert_mentions(message, "cola.safetensors", "CoLA", "other/base", pack.config.base)
 
 
-@pytest.mark.parametrize("mode", FROZEN_MODES)
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "full"])
 def test_a_base_of_another_size_is_rejected_even_if_the_weights_agree(base, base_tensors, mode):
     pack = make_pack(base, mode=mode)
     name = "bert/embeddings/word_embeddings"
     digests = {key: digest for key, digest in base.digests.items() if key != name}
     assert name in message_of(packs.check_base, pack, "p", digests, "b")
-    for changes, facts in (
-        ({"num_hidden_layers": 1}, ["2 layers", 1]),
-        ({"num_hidden_layers": 3}, ["2 layers", 3]),
-        ({"hidden_size": 8}, [pack.config.base]),
-        ({"vocab_size": 99}, [pack.config.base]),
-        ({"max_position_embeddings": 64}, [pack.config.base]),
+    for changes, *facts in (
+        ({"num_hidden_layers": 1}, "2 layers", 1),
+        ({"num_hidden_layers": 3}, "2 layers", 3),
+        ({"vocab_size": 99}, pack.config.base),
     ):
         shapes = reference_model.bert_shapes(dict(pack.config.architecture, **changes))
         tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
