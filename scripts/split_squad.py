@@ -14,7 +14,7 @@ import json
 import os
 import random
 import sys
-from typing import Any, List, Mapping, Optional, Sequence, Set
+from typing import Optional, Sequence, Set
 
 from adapter_bert.common import system
 
@@ -26,65 +26,55 @@ from adapter_bert.common import errors, files
 from adapter_bert.tasks import squad
 
 
-def titles(content: Mapping[str, Any]) -> List[str]:
-    """Return the title of each article; an article without a title is named by its place."""
-    found = (article.get("title") for article in content["data"])
-    return [
-        title if isinstance(title, str) and title.strip() else f"data[{number}]" for number, title in enumerate(found)
-    ]
-
-
-def choose(names: Sequence[str], seed: int, count: Optional[int] = None, fraction: float = 0.2) -> Set[str]:
+def choose(names: Sequence[str], seed: int, count: Optional[int], fraction: float) -> Set[str]:
     """Return `count` or a fraction of the titles for the dev file; raise a `UserError` if a file would be empty."""
     if len(names) < 2:
-        raise errors.UserError(
-            f"The file has {len(names)} article, expected at least two. Articles are the entries of `data`: distribute "
-            "the paragraphs over several."
-        )
+        raise errors.UserError("The file has 1 article, expected at least two: add entries to the list `data`.")
+    if not 0 < fraction < 1:
+        raise errors.UserError(f"--dev_fraction={fraction:g}: expected a number between 0 and 1.")
+    most = len(names) - 1
     if count is None:
-        if not 0 < fraction < 1:
-            raise errors.UserError(f"--dev_fraction={fraction:g}: expected a number between 0 and 1.")
-        count = min(max(round(fraction * len(names)), 1), len(names) - 1)
-    if not 1 <= count < len(names):
-        raise errors.UserError(
-            f"--dev_articles={count}: expected 1 to {len(names) - 1}; there are {len(names)} articles."
-        )
+        count = min(max(round(fraction * len(names)), 1), most)
+    if not 1 <= count <= most:
+        raise errors.UserError(f"--dev_articles={count}: expected 1 to {most}; there are {len(names)} articles.")
     shuffled = list(names)
     random.Random(seed).shuffle(shuffled)
     return set(shuffled[:count])
 
 
-def check_outputs(source: str, outputs: Mapping[str, str], overwrite: bool) -> None:
-    """Raise a `UserError` if an output (path by flag) is the source, another output, a folder, or an existing file."""
-    paths = [path if "://" in path else os.path.realpath(path) for path in (source, *outputs.values())]
-    if len(set(paths)) < len(paths):
-        raise errors.UserError("The file to split, --train_out and --dev_out must be three different files.")
-    for flag, path in outputs.items():
-        if tf.gfile.IsDirectory(path):
-            raise errors.UserError(f"{flag}={path} is a folder, expected the path of a file.")
-        if not overwrite:
-            files.check_absent(path, flag)
+def check_output(path: str, flag: str, overwrite: bool) -> None:
+    """Raise a `UserError` if an output is a folder or an existing file."""
+    if tf.gfile.IsDirectory(path):
+        raise errors.UserError(f"{flag}={path} is a folder, expected the path of a file.")
+    if not overwrite:
+        files.check_absent(path, flag)
 
 
 def split(args: argparse.Namespace) -> None:
     """Write both files, or none."""
+    paths = (args.file, args.train_out, args.dev_out)
+    if len({path if "://" in path else os.path.realpath(path) for path in paths}) < len(paths):
+        raise errors.UserError("The file to split, --train_out and --dev_out must be three different files.")
     with files.user_errors():
-        check_outputs(args.file, {"--train_out": args.train_out, "--dev_out": args.dev_out}, args.overwrite)
+        check_output(args.train_out, "--train_out", args.overwrite)
+        check_output(args.dev_out, "--dev_out", args.overwrite)
     content = squad.load(args.file)
     squad.parse(content, args.file)
-    names = titles(content)
+    titles = [article.get("title") for article in content["data"]]
+    names = [t if isinstance(t, str) and t.strip() else f"data[{number}]" for number, t in enumerate(titles)]
     unique = list(dict.fromkeys(names))
     dev = choose(unique, args.seed, args.dev_articles, args.dev_fraction)
     parts = []
-    for path, chosen in ((args.train_out, set(unique) - dev), (args.dev_out, dev)):
-        part = dict(content, data=[article for name, article in zip(names, content["data"]) if name in chosen])
+    for path, is_dev in ((args.train_out, False), (args.dev_out, True)):
+        chosen = [name for name in unique if (name in dev) == is_dev]
+        part = dict(content, data=[article for name, article in zip(names, content["data"]) if (name in dev) == is_dev])
         count = squad.parse(part, f"{args.file}, part for {path}").num_questions
-        parts.append((path, part, f"{path}: {len(chosen)} articles, {count} questions"))
+        parts.append((path, part, f"{path}: {len(chosen)} articles, {count} questions\n  {', '.join(chosen)}"))
     for path, part, summary in parts:
         files.make_folder(os.path.dirname(path) or ".")
         # ASCII escapes also represent lone surrogates, which UTF-8 cannot.
         files.write_text(path, json.dumps(part) + "\n")
-        print(f"{summary}\n  {', '.join(dict.fromkeys(titles(part)))}", file=sys.stderr)
+        print(summary, file=sys.stderr)
 
 
 @errors.exits_on_user_error

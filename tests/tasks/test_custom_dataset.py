@@ -54,20 +54,15 @@ def test_a_task_is_read_from_its_files(tmp_path, log):
     assert summaries == ["Mine: 3 train rows: yes 2, no 1", "Mine: 1 dev rows: no 1", "Mine: 2 test rows"]
 
 
-def test_a_pair_is_skipped_only_if_both_texts_are_blank(tmp_path, log):
-    rows = [("a", "b", "0"), ("", "b", "1"), ("", " ", "1"), ("a", "", "0")]
+def test_rows_without_a_label_or_any_text_are_skipped_with_one_warning_each(tmp_path, log):
+    rows = [("a", "b", "0"), ("", "b", "1"), ("", " ", "1"), ("a", "", "0"), ("a", "b", " "), ("c", "", "")]
     path = write_file(tmp_path, "a.csv", table(*rows, header="one,two,label"))
     data = CustomData(path, text_column="one", text_pair_column="two", dev_fraction=0)
     expected = [("train-2", "a", "b", "0"), ("train-3", "", "b", "1"), ("train-5", "a", "", "0")]
     assert as_tuples(read(data, "train")[1]["train"]) == expected
-    assert_mentions(log[0], f"{path}, line 4", "text", "1 of 4")
-
-
-def test_rows_without_a_label_are_skipped_with_one_warning(tmp_path, log):
-    path = write_file(tmp_path, "a.csv", table(("one", "x"), ("two", " "), ("three", "y"), ("four", "")))
-    assert read_train(path) == [("one", "x"), ("three", "y")]
-    warning, _ = log
-    assert_mentions(warning, f"{path}, line 3", "label", "2 of 4")
+    unlabelled, blank, _ = log
+    assert_mentions(unlabelled, f"{path}, line 6", "label", "2 of 6")
+    assert_mentions(blank, f"{path}, line 4", "text", "1 of 6")
 
 
 @pytest.mark.parametrize(
@@ -79,8 +74,9 @@ def test_rows_without_a_label_are_skipped_with_one_warning(tmp_path, log):
     ],
 )
 def test_labels_are_sorted_numerically_if_all_are_integers(tmp_path, found, order):
-    path = write_file(tmp_path, "a.csv", table(*make_rows(12, found)))
-    assert read(CustomData(path), "train")[0].labels == order
+    for rows in (3, 4, 12):  # tiny files have nearly as many labels as rows
+        path = write_file(tmp_path, "a.csv", table(*make_rows(rows, found)))
+        assert read(CustomData(path), "train")[0].labels == order
 
 
 # ---------------------------------------------------------------------------------------------- dev split
@@ -122,29 +118,13 @@ def test_every_label_remains_in_the_training_split(tmp_path, count, fraction):
     assert not {example.guid[6:] for example in examples["train"]} & {example.guid[4:] for example in examples["dev"]}
 
 
-def test_nothing_is_held_out_with_a_dev_file_or_a_fraction_of_0(yes_no):
+def test_nothing_is_held_out_with_a_dev_file_or_a_fraction_of_0_or_too_few_rows(tmp_path, yes_no):
     assert len(read_train(yes_no)) == 10
     _, examples = read(CustomData(yes_no, dev_file=yes_no), "train", "dev")
     assert len(examples["train"]) == len(examples["dev"]) == 10
-
-
-def test_a_file_too_small_to_split_is_used_for_training_and_cannot_be_evaluated(tmp_path):
     path = write_file(tmp_path, "a.csv", table(("one", "a"), ("two", "b")))
     assert len(read(CustomData(path), "train")[1]["train"]) == 2
     assert_mentions(message_of(read, CustomData(path), "train", "dev"), path, "too few rows", "--dev_file")
-
-
-@pytest.mark.parametrize(
-    "settings, wanted, flags",
-    [
-        ({"dev_file": "x"}, "train", ["--train_file"]),
-        ({"train_file": "x"}, "test", ["--test_file"]),
-        ({}, "dev", ["--dev_file", "--train_file"]),
-        ({"train_file": "x", "dev_fraction": 0}, "dev", ["--dev_file", "--dev_fraction"]),
-    ],
-)
-def test_a_missing_flag_is_requested(settings, wanted, flags):
-    assert_mentions(message_of(read, CustomData(**settings), wanted), *flags)
 
 
 # ------------------------------------------------------------------------------------------ stored labels
@@ -173,9 +153,6 @@ def test_labels_that_differ_from_the_stored_ones_are_reported(yes_no, settings, 
     data = CustomData(yes_no, dev_file=yes_no, **settings)
     wanted = "dev" if settings else "train"
     assert_mentions(message_of(read, data, wanted, stored=stored), "--output_dir", *facts)
-
-
-def test_the_stored_order_of_the_same_labels_is_kept(yes_no):
     assert read(CustomData(yes_no), "dev", stored=("yes", "no"))[0].labels == ("yes", "no")
 
 
@@ -200,11 +177,7 @@ IDS = table(*[(str(index), f"text {index}", "ab"[index % 2]) for index in range(
         ),
         (table(*make_rows(10, ("yes",))), {}, ["'yes' in all 10 rows"]),
         (table(*make_rows(20)), BY_NUMBER, ["line 1", "'label'", "--header=true"]),
-        (
-            table(("a", "1")),
-            {"text_column": "1", "label_column": "2", "task_type": "regression"},
-            ["line 1", "'label'"],
-        ),
+        (table(("a", "1")), dict(BY_NUMBER, task_type="regression"), ["line 1", "'label'"]),
         (table(*make_rows(10)), {"labels": ("Yes", "no")}, ["--labels", "'Yes'", "no 5, yes 5"]),
     ],
 )
@@ -213,22 +186,14 @@ def test_an_unusable_training_file_is_reported(tmp_path, content, settings, fact
     assert_mentions(message_of(read, CustomData(path, **settings), "train"), path, *facts)
 
 
-def test_numbers_are_not_suggested_for_labels_that_are_not_numbers(tmp_path):
+def test_a_hint_applies_only_where_it_can_help(tmp_path):
+    """Numbers are not suggested for texts, and the header flag settles whether the first row is a header."""
     path = write_file(tmp_path, "a.csv", IDS)
     message = message_of(read, CustomData(path, label_column="text", text_column="id"), "train")
     assert "regression" not in message
-
-
-def test_the_header_flag_settles_whether_the_first_row_is_a_header(tmp_path):
     path = write_file(tmp_path, "a.csv", table(*make_rows(20)))
     assert read(CustomData(path, header=True, **BY_NUMBER), "train")[0].labels == ("no", "yes")
     assert read(CustomData(path, header=False, **BY_NUMBER), "train")[0].labels == ("label", "no", "yes")
-
-
-@pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "a", "b"), ("a", "b", "c"), ("1", "2", "3", "4", "5", "5")])
-def test_tiny_files_are_accepted(tmp_path, labels):
-    path = write_file(tmp_path, "a.csv", table(*[(f"text {index}", label) for index, label in enumerate(labels)]))
-    assert read(CustomData(path), "train")[0].labels == tuple(sorted(set(labels)))
 
 
 def test_a_dev_label_that_the_training_file_lacks_is_reported(tmp_path, yes_no):
@@ -237,10 +202,8 @@ def test_a_dev_label_that_the_training_file_lacks_is_reported(tmp_path, yes_no):
     assert_mentions(message, f"{dev}, line 3", "'Yes'", "no, yes", "2 of 3", "--labels", "--label_map")
     _, examples = read(CustomData(yes_no, dev, label_map={"Yes": "yes"}, labels=("yes", "no")), "dev")
     assert [example.label for example in examples["dev"]] == ["yes", "yes"]
-    message = message_of(
-        read, CustomData(yes_no, write_file(tmp_path, "c.csv", table(("c", "x"))), labels=("a", "b")), "dev"
-    )
-    assert_mentions(message, "c.csv", "a, b")
+    other = write_file(tmp_path, "other.csv", table(("c", "x")))
+    assert_mentions(message_of(read, CustomData(yes_no, other, labels=("a", "b")), "dev"), other, "a, b")
 
 
 # --------------------------------------------------------------------------------- --labels and --label_map
@@ -248,36 +211,38 @@ def test_a_dev_label_that_the_training_file_lacks_is_reported(tmp_path, yes_no):
 
 def test_only_listed_labels_are_kept_in_their_order_after_mapping(tmp_path, log):
     path = write_file(tmp_path, "a.csv", table(("1", "Y"), ("2", "Yes"), ("3", "N"), ("4", "N/A"), ("5", "No")))
-    data = CustomData(path, labels=("Yes", "No"), label_map={"Y": "Yes", "N": "No"}, dev_fraction=0)
+    data = CustomData(path, labels=("Yes", "No"), label_map={"Y": "Yes", "N": "No", "yep": "Yes"}, dev_fraction=0)
     task, examples = read(data, "train")
     assert task.labels == ("Yes", "No")
     assert [example.label for example in examples["train"]] == ["Yes", "Yes", "No", "No"]
-    assert_mentions(log[0], "1 rows", "--labels", "N/A 1")
+    unused, excluded, _ = log
+    assert_mentions(unused, path, "--label_map", ": yep.")
+    assert_mentions(excluded, "1 rows", "--labels", "N/A 1")
 
 
-def test_unused_and_inconsistent_spellings_are_warned_about(tmp_path, log):
+def test_labels_that_differ_only_in_case_are_warned_about(tmp_path, log):
     path = write_file(tmp_path, "a.csv", table(*make_rows(12, ("no", "yes", "Yes"))))
-    read(CustomData(path, label_map={"Y": "yes"}), "train")
-    unused, case, _ = log
-    assert_mentions(unused, path, "--label_map", "Y")
-    assert_mentions(case, path, "yes, Yes", "--label_map=Yes=yes")
+    assert read(CustomData(path), "train")[0].labels == ("Yes", "no", "yes")
+    assert_mentions(log[0], path, "yes, Yes", "--label_map=Yes=yes")
 
 
 @pytest.mark.parametrize(
-    "settings, facts",
+    "wanted, settings, facts",
     [
-        ({"task_type": "ranking"}, ["--task_type", "'ranking'"]),
-        ({"dev_fraction": 1.0}, ["--dev_fraction", "1.0"]),
-        ({"dev_fraction": -0.1}, ["--dev_fraction", "-0.1"]),
-        ({"dev_fraction": float("nan")}, ["--dev_fraction", "nan"]),
-        ({"split_seed": -1}, ["--split_seed", "-1"]),
-        ({"labels": ("a",)}, ["--labels", "two"]),
-        ({"labels": ("a", "b", "a")}, ["--labels", "'a' twice"]),
-        ({"labels": ("a", "b"), "task_type": "regression"}, ["--labels", "--task_type=regression"]),
+        ("train", {"task_type": "ranking"}, ["--task_type", "'ranking'"]),
+        *(("train", {"dev_fraction": bad}, ["--dev_fraction", bad]) for bad in (1.0, -0.1, float("nan"))),
+        ("train", {"split_seed": -1}, ["--split_seed", "-1"]),
+        ("train", {"labels": ("a",)}, ["--labels", "two"]),
+        ("train", {"labels": ("a", "b", "a")}, ["--labels", "'a' twice"]),
+        ("train", {"labels": ("a", "b"), "task_type": "regression"}, ["--labels", "--task_type=regression"]),
+        ("train", {"dev_file": "x"}, ["--train_file"]),
+        ("test", {"train_file": "x"}, ["--test_file"]),
+        ("dev", {}, ["--dev_file", "--train_file"]),
+        ("dev", {"train_file": "x", "dev_fraction": 0}, ["--dev_file", "--dev_fraction"]),
     ],
 )
-def test_an_impossible_setting_is_reported(settings, facts):
-    assert_mentions(message_of(CustomData, **settings), *facts)
+def test_an_impossible_or_missing_setting_is_reported(wanted, settings, facts):
+    assert_mentions(message_of(lambda: read(CustomData(**settings), wanted)), *facts)
 
 
 # --------------------------------------------------------------------------------------------- regression
@@ -339,27 +304,27 @@ def test_impossible_class_weights_are_reported(choice, labels, facts):
 
 
 @pytest.mark.parametrize(
-    "parse, text, expected",
+    "parse, flag, parsed, bad",
     [
-        (custom.parse_list, "Yes,No", ("Yes", "No")),
-        (custom.parse_list, " a , b ", ("a", "b")),
-        (custom.parse_list, '["a, b", 1, true]', ("a, b", "1", "true")),
-        (custom.parse_map, "Y=Yes,N=No", {"Y": "Yes", "N": "No"}),
-        (custom.parse_map, " a = b=c ", {"a": "b=c"}),
-        (custom.parse_map, '{"a, =": "b", "c": 1}', {"a, =": "b", "c": "1"}),
+        (
+            custom.parse_list,
+            "--labels",
+            {"Yes,No": ("Yes", "No"), " a , b ": ("a", "b"), '["a, b", 1, true]': ("a, b", "1", "true")},
+            ["", "a,,b", '["a"', '[["a"]]', "[]"],
+        ),
+        (
+            custom.parse_map,
+            "--label_map",
+            {
+                "Y=y,N=n": {"Y": "y", "N": "n"},
+                " a = b=c ": {"a": "b=c"},
+                '{"a, =": "b", "c": 1}': {"a, =": "b", "c": "1"},
+            },
+            ["", "a", "a=", "=b", "a=b,a=c", '{"a"', '{"a": []}', "{}"],
+        ),
     ],
 )
-def test_lists_and_maps_are_parsed(parse, text, expected):
-    assert parse(text) == expected
-
-
-@pytest.mark.parametrize(
-    "parse, flag, texts",
-    [
-        (custom.parse_list, "--labels", ["", "a,,b", '["a"', '[["a"]]', "[]"]),
-        (custom.parse_map, "--label_map", ["", "a", "a=", "=b", "a=b,a=c", '{"a"', '{"a": []}', "{}"]),
-    ],
-)
-def test_bad_lists_and_maps_are_reported(parse, flag, texts):
-    for text in texts:
+def test_lists_and_maps_are_parsed_or_reported(parse, flag, parsed, bad):
+    assert {text: parse(text) for text in parsed} == parsed
+    for text in bad:
         assert_mentions(message_of(parse, text), flag, f"'{text}'")

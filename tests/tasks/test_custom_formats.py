@@ -233,27 +233,17 @@ def test_a_column_or_row_that_is_missing_is_reported(tmp_path, columns, content,
     error_of(tmp_path, "one,x\n", "'text'", columns=["text"], header=False)
 
 
-def test_a_missing_file_is_reported_with_what_is_in_its_folder(tmp_path):
-    write_file(tmp_path, "train.csv", ROWS)
-    path = str(tmp_path / "trian.csv")
-    assert_mentions(message_of(read_table, path), path, "does not exist", "train.csv")
-    assert_mentions(message_of(read_table, str(tmp_path / "no" / "a.csv")), f"{tmp_path}/no", "does not exist")
-
-
 # -------------------------------------------------------------------------------------------------- JSON
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "without_extension"])
-def test_json_lines_are_read(tmp_path, name):
+def test_json_lines_and_arrays_are_read(tmp_path, name):
     first, second = '{"text": "a, \\u00e9\\n", "label": 1}', '{"label": true, "text": "b", "x": [1]}'
     path = write_file(tmp_path, name, f"{first}\r\n\r\n{second}\r\n")
     assert cells(path, "text", "label") == [("a, é\n", "1"), ("b", "true")]
     assert lines(path, "text") == [1, 3]
-
-
-def test_a_json_array_of_objects_is_read(tmp_path):
     content = json.dumps([{"text": "a", "label": 0.5}, {"text": None, "label": "x"}], indent=1)
-    assert cells(write_file(tmp_path, "a.json", content), "text", "label") == [("a", "0.5"), ("", "x")]
+    assert cells(write_file(tmp_path, "array.json", content), "text", "label") == [("a", "0.5"), ("", "x")]
 
 
 @pytest.mark.parametrize(
@@ -311,8 +301,9 @@ def test_files_in_folders_are_rows_sorted_by_name_with_the_folder_as_label(tmp_p
 
 
 def test_a_whole_archive_is_read_without_extracting_it(tmp_path):
-    files = {"README": b"", "train/x/1": b"a", "./test/x/1": b"b", "test/y/.z": b"c"}
-    path = write_archive(tmp_path, "a.tar.gz", files)
+    path = write_archive(
+        tmp_path, "a.tar.gz", {"README": b"", "train/x/1": b"a", "./test/x/1": b"b", "test/y/.z": b"c"}
+    )
     assert cells(path, "text", "label") == [("b", "x"), ("a", "x")]
     assert os.listdir(str(tmp_path)) == ["a.tar.gz"]
 

@@ -223,25 +223,6 @@ def test_classes_metrics_and_submissions_are_the_published_ones(task_name, label
     assert task.label_range == ((0.0, 5.0) if task.is_regression else None)
 
 
-@pytest.mark.parametrize("score", ["5.001", "-0.1", "nan", "high", ""])
-def test_an_impossible_score_of_sts_b_is_reported_with_its_line(tmp_path, score):
-    path = write_file(tmp_path, "train.tsv", table(STSB + "|score", STSB_ROW + "a|b|1.5", STSB_ROW + f"a|b|{score}"))
-    assert_mentions(message_of(read, "STS-B", tmp_path), f"{path}, line 3", "from 0 to 5", f"'{score}'")
-
-
-@pytest.mark.parametrize(
-    "task_name, rows, found, expected",
-    [
-        ("MNLI", [MNLI + "|label1|gold_label", MNLI_ROW + "a|b"], 10, 11),
-        ("STS-B", [STSB + "|score", STSB_ROW + "a|7"], 9, 10),
-    ],
-)
-def test_a_row_that_ends_before_its_label_is_reported(tmp_path, task_name, rows, found, expected):
-    """Its last column is a text, which must not be read as the label."""
-    path = write_file(tmp_path, "train.tsv", table(*rows))
-    assert_mentions(message_of(read, task_name, tmp_path), f"{path}, line 2", f"found {found}", f"least {expected}")
-
-
 # ----------------------------------------------------------------------------------------------------- XNLI
 
 

@@ -56,10 +56,9 @@ def test_a_split_depends_only_on_the_seed(tmp_path):
 
 def test_articles_with_the_same_title_stay_together(tmp_path):
     whole = articles(6)
-    for number in (0, 3, 5):
-        whole["data"][number]["title"] = "Same"
+    for number, title in enumerate(["Same", None, None, "Same", "Other", "Same"]):
+        whole["data"][number]["title"] = title
     del whole["data"][1]["title"]
-    whole["data"][2]["title"] = None
     for seed in range(8):
         train, dev = split(tmp_path, write(tmp_path, whole), "--dev_articles=1", f"--seed={seed}", "--overwrite")
         assert len(dev["data"]) in (1, 3) and len(train["data"] + dev["data"]) == 6
@@ -92,20 +91,15 @@ def test_an_impossible_split_is_reported_and_writes_nothing(tmp_path, monkeypatc
     assert {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_part_without_questions_is_reported(tmp_path):
-    whole = articles(2)
-    for article in whole["data"]:
-        article["paragraphs"] = article["paragraphs"][: article["more"]]
-    with pytest.raises(SystemExit, match="no questions"):
-        split(tmp_path, write(tmp_path, whole))
-
-
-def test_lone_surrogates_are_kept(tmp_path):
+def test_a_part_without_questions_is_reported_and_lone_surrogates_are_kept(tmp_path):
     whole = articles(2)
     for article in whole["data"]:
         article["paragraphs"][0]["context"] = "\ud800"
     train, _ = split(tmp_path, write(tmp_path, whole))
     assert train["data"][0]["paragraphs"][0]["context"] == "\ud800"
+    whole["data"][0]["paragraphs"] = []
+    with pytest.raises(SystemExit, match="no questions"):
+        split(tmp_path, write(tmp_path, whole), out="-2")
 
 
 @pytest.mark.parametrize("name, count", [("dev-v1.1.rebuilt.json", 48), ("dev-v2.0.rebuilt.json", 35)])
@@ -114,9 +108,10 @@ def test_a_published_file_is_split(tmp_path, name, count):
     if not os.path.exists(source):
         pytest.skip(f"REAL DATA NOT TESTED: there is no {source}")
     parts = split(tmp_path, source)
-    assert len(set(titles(parts[0]))) + len(set(titles(parts[1]))) == count
-    assert set(titles(parts[0])).isdisjoint(titles(parts[1]))
-    whole, train, dev = (squad.read(path) for path in (source, f"{tmp_path}/train.json", f"{tmp_path}/dev.json"))
+    assert (
+        len(set(titles(parts[0]))) + len(set(titles(parts[1]))) == len({*titles(parts[0]), *titles(parts[1])}) == count
+    )
+    whole, train, dev = squad.read(source), *(squad.parse(part, source) for part in parts)
     assert train.num_questions + dev.num_questions == whole.num_questions
     assert {**train.golds(), **dev.golds()} == whole.golds()
     assert {page.context for page in train.paragraphs}.isdisjoint(page.context for page in dev.paragraphs)

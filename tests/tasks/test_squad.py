@@ -98,12 +98,11 @@ def test_questions_are_unanswerable_if_the_file_says_so_or_only_others_have_answ
     assert dataset.has_answers and dataset.says_impossible
 
 
-@pytest.mark.parametrize("questions", [TEST, [dict(question, is_impossible=False) for question in TEST]])
-def test_a_test_file_has_neither_answers_nor_unanswerable_questions(questions):
-    dataset = parse(*questions)
-    assert not dataset.has_answers and not any(q.is_impossible for q in dataset.questions())
+@pytest.mark.parametrize("marks", [{}, {"is_impossible": False}])
+def test_a_test_file_has_neither_answers_nor_unanswerable_questions(marks):
+    dataset = parse(*(dict(question, **marks) for question in TEST))
+    assert not dataset.has_answers and not any(q.is_impossible or q.found for q in dataset.questions())
     assert dataset.golds() == {"a": [], "b": []}
-    assert [q.found for q in dataset.questions()] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -155,17 +154,11 @@ def test_lone_surrogates_are_replaced_so_that_predictions_can_be_written():
     "value, facts",
     [
         (b'{"data":\n "caf\xe9"}', ["0xe9", "UTF-8"]),
-        ("{}".encode("utf-16"), ["0xff", "UTF-8"]),
         (gzip.compress(b"{}"), ["0x8b", "uncompressed"]),
         (b"", ["line 1 column 1"]),
         (b'{"data": [\n  {]}', ["line 2 column 4"]),
         (b"[" * 100_000, ["JSON"]),
-        (b"text,label\nthe cat,1\n", ["line 1 column 1"]),
-        (b'{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n', ["line 2 column 1"]),
         ([], ["object", "list"]),
-        ("data", ["object"]),
-        (None, ["object"]),
-        ({}, ["'data'", "found: nothing"]),
         ({"version": "1.1", "articles": []}, ["'data'", "found: version, articles"]),
         ({str(i): str(i) for i in range(99)}, ["'data'", "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 89 more"]),
     ],
@@ -199,56 +192,42 @@ def changed(place: str, value: object = DELETE) -> dict:
     return top
 
 
-PAGE = "data[0].paragraphs[1]"
-QA = f"{PAGE}.qas[0]"
+def values(value: object, place: str = "") -> dict:
+    """Return all values in a JSON value, by place."""
+    found = {place: value} if place else {}
+    if isinstance(value, dict):
+        for key, child in value.items():
+            found.update(values(child, f"{place}.{key}" if place else key))
+    if isinstance(value, list):
+        for number, child in enumerate(value):
+            found.update(values(child, f"{place}[{number}]"))
+    return found
 
 
-@pytest.mark.parametrize(
-    "place, key, found",
-    [
-        ("data[0]", "paragraphs", "title"),
-        (PAGE, "context", "qas"),
-        (PAGE, "qas", "context"),
-        (QA, "id", "question, answers, is_impossible"),
-        (QA, "question", "id, answers, is_impossible"),
-        (f"{QA}.answers[0]", "text", "answer_start"),
-        (f"{QA}.answers[0]", "answer_start", "text"),
-    ],
-)
-def test_a_missing_key_is_reported_with_its_place_and_the_existing_keys(place, key, found):
-    message = error_of(changed(f"{place}.{key}"))
-    assert message.startswith(f", {place}:")
-    assert_mentions(message, f"'{key}'", f"found: {found}.")
+VALUES = values(content(paragraph(), paragraph(*V2)))
+JUNK = [None, True, 0, -1, 2.5, float("nan"), 1e400, "", "x" * 70, "\ud800", "a\nb", [], [[]], {}, {"text": 1}, [None]]
+KINDS = {dict: "an object", list: "a list", str: "a string", int: "an integer", bool: "true or false"}
+USED = {place: value for place, value in VALUES.items() if not re.search("version|title|plausible", place)}
 
 
-NOT_INTEGERS = ["4", 4.5, True, float("nan"), float("inf")]
+def test_a_value_of_the_wrong_type_is_reported_with_its_place():
+    assert {type(value) for value in USED.values()} == set(KINDS)
+    for place, value in USED.items():
+        for junk in [junk for junk in JUNK if type(junk) is not type(value)]:
+            message = error_of(changed(place, junk))
+            assert message.startswith(f", {place}: expected {KINDS[type(value)]}")
+            assert_mentions(message.split("found")[1], json.dumps(junk)[:60])
 
 
-@pytest.mark.parametrize(
-    "place, expected, values",
-    [
-        ("data", "list", [{"title": ""}]),
-        ("data[0]", "object", ["Animals"]),
-        ("data[0].paragraphs", "list", [None]),
-        (PAGE, "object", [[]]),
-        (f"{PAGE}.context", "string", [["The", "cat"]]),
-        (f"{PAGE}.qas", "list", ["x" * 70]),
-        (QA, "object", [5]),
-        (f"{QA}.id", "string", [5, None]),
-        (f"{QA}.question", "string", [False]),
-        (f"{QA}.answers", "list", [{"text": ["cat"], "answer_start": [4]}, None]),
-        (f"{QA}.answers[0]", "object", ["cat"]),
-        (f"{QA}.answers[0].text", "string", [1990]),
-        (f"{QA}.answers[0].answer_start", "integer", NOT_INTEGERS),
-        (f"{QA}.is_impossible", "true or false", ["false", 0]),
-    ],
-)
-def test_a_value_of_the_wrong_type_is_reported_with_its_place(place, expected, values):
-    for value in values:
-        message = error_of(changed(place, value))
-        assert message.startswith(f", {place}: expected ")
-        assert_mentions(message.split("found")[0], expected)
-        assert_mentions(message.split("found")[1], json.dumps(value)[:60])
+def test_a_missing_key_is_reported_with_its_place_and_the_existing_keys():
+    found = []
+    for place, value in [item for item in USED.items() if isinstance(item[1], dict)]:
+        for key in [key for key in value if f"{place}.{key}" in USED and key not in ("answers", "is_impossible")]:
+            message = error_of(changed(f"{place}.{key}"))
+            assert message.startswith(f", {place}:")
+            assert_mentions(message, f"'{key}'", "found: " + ", ".join(name for name in value if name != key) + ".")
+            found.append(key)
+    assert set(found) == {"paragraphs", "context", "qas", "id", "question", "text", "answer_start"}
 
 
 REPEATED = [paragraph(qa("a"), qa("b")), paragraph(qa("c"), qa("b"))]
@@ -257,7 +236,7 @@ REPEATED = [paragraph(qa("a"), qa("b")), paragraph(qa("c"), qa("b"))]
 @pytest.mark.parametrize(
     "value, facts",
     [
-        (changed(f"{QA}.is_impossible", True), [QA, "is_impossible", '"cat"']),
+        (changed("data[0].paragraphs[1].qas[0].is_impossible", True), ["[1].qas[0]:", "is_impossible", '"cat"']),
         (content(*REPEATED), ["id b", "data[0].paragraphs[0].qas[1]", "data[0].paragraphs[1].qas[1]"]),
         # Messages have one line, whatever the names.
         (content(paragraph(qa("a\nb"), qa("a\nb"))), [r"id 'a\nb'"]),
@@ -269,19 +248,6 @@ REPEATED = [paragraph(qa("a"), qa("b")), paragraph(qa("c"), qa("b"))]
 )
 def test_inconsistent_content_is_reported(value, facts):
     assert_mentions(error_of(value), *facts)
-
-
-def values(value: object, place: str = "") -> dict:
-    """Return all values in a JSON value, by place."""
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found = {place: value} if place else {}
-    for key, child in children:
-        found.update(values(child, f"{place}.{key}"))
-    return found
-
-
-VALUES = values(content(paragraph(), paragraph(*V2)))
-JUNK = [None, True, False, 0, -1, 2.5, 1e400, "", " ", "x", "\ud800", "a\nb", [], [[]], {}, {"text": 1}, [None], DELETE]
 
 
 def test_any_damage_is_either_read_or_reported_in_one_line():
@@ -298,7 +264,7 @@ def test_any_damage_is_either_read_or_reported_in_one_line():
             return None
 
     for place in VALUES:
-        for value in [*JUNK, *VALUES.values()]:
+        for value in [*JUNK, *VALUES.values(), DELETE]:
             dataset = attempt(squad.parse, changed(place, value), "squad.json")
             if dataset:
                 assert len(set(ids(dataset))) == dataset.num_questions and dataset.fingerprint
@@ -331,14 +297,10 @@ def test_the_version_has_to_match_the_flag(questions, matching, facts):
             assert_mentions(message_of(squad.check_version, dataset, flag), "squad.json", *facts)
 
 
-@pytest.mark.parametrize("questions", [V1, V2])
-def test_all_of_a_valid_file_is_trained_on_without_a_warning(questions, log):
-    dataset = parse(*questions)
-    assert squad.for_training(dataset) == dataset
-    assert not log
-
-
 def test_one_warning_lists_excluded_questions_and_moved_answers(log):
+    for questions in (V1, V2):
+        assert squad.for_training(parse(*questions)) == parse(*questions)
+    assert not log
     pages = [
         paragraph(qa("far", ("bird", 4)), qa("good", ("bird", 4), ("cat", 4)), qa("moved", ("dog", 16), ("cat", 4))),
         paragraph(qa("blank", ("", 0)), qa("none", is_impossible=False), qa("no", is_impossible=True)),

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from adapter_bert import tasks
 from adapter_bert.tasks import encodings, processors
 from adapter_bert.tasks import task as registry
+from adapter_bert.tasks.custom.formats import read_table
 from adapter_bert.tasks.task import InputExample, Split, Task, read_lines
 from tests.helpers import as_tuples, assert_mentions, message_of, write_cola, write_file
-from tests.tasks.test_glue import read
+from tests.tasks.test_glue import MNLI, MNLI_ROW, STSB, STSB_ROW, read, table
 
 # ------------------------------------------------------------------------------------------ bytes and lines
 
@@ -77,6 +78,17 @@ def test_a_byte_that_is_not_utf8_is_reported_with_its_line(tmp_path, monkeypatch
         # A spelling of XNLI only.
         ("MNLI", "header\n" + "\t".join("0123456789") + "\tcontradictory\n", ["line 2", "'contradictory'", "MNLI"]),
         *(("SST-2", empty, ["no examples", "SST-2"]) for empty in ("", "sentence\tlabel\n", "\n\n")),
+        # A row that ends before its label: its last column is a text, which must not be read as the label.
+        ("MNLI", table(MNLI, MNLI_ROW + "a|b"), ["line 2", "found 10", "least 11"]),
+        ("STS-B", table(STSB, STSB_ROW + "a|7"), ["line 2", "found 9", "least 10"]),
+        *(
+            (
+                "STS-B",
+                table(STSB, STSB_ROW + "a|b|1.5", STSB_ROW + f"a|b|{score}"),
+                ["line 3", "from 0 to 5", f"'{score}'"],
+            )
+            for score in ("5.001", "-0.1", "nan", "high", "")
+        ),
     ],
 )
 def test_a_bad_row_is_reported_with_file_and_line(tmp_path, task_name, content, facts):
@@ -95,6 +107,9 @@ def test_a_missing_file_is_reported_with_what_is_in_its_folder(tmp_path, monkeyp
     assert_mentions(message_of(read, "CoLA", tmp_path), f"{tmp_path}/train.tsv does not exist", "dev.tsv, test.tsv")
     monkeypatch.chdir(tmp_path)
     assert_mentions(message_of(lambda: list(read_lines("train.tsv"))), "dev.tsv, test.tsv")
+    assert_mentions(
+        message_of(read_table, f"{tmp_path}/a.csv"), f"{tmp_path}/a.csv does not exist", "dev.tsv, test.tsv"
+    )
     (tmp_path / "train.tsv").mkdir()
     assert_mentions(message_of(read, "CoLA", tmp_path), f"{tmp_path}/train.tsv cannot be read")
 
