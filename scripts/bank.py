@@ -242,20 +242,13 @@ def import_pack(args: argparse.Namespace) -> None:
     if not args.task_name:
         raise errors.UserError(f"--format={args.format} requires --task_name: the weights do not name their task.")
     task, labels = find_task(args.task_name, args.labels)
-    lower_case = args.do_lower_case == "true"
     limit = bank.base.config.max_position_embeddings
     length = min(128, limit) if args.max_seq_length is None else args.max_seq_length
+    imported = ImportedTask(task, labels, length, packs.now(), args.do_lower_case == "true")
     if args.format == "adapterhub":
-        pack = adapterhub.read(args.path, bank.base, ImportedTask(task, labels, length, packs.now()), lower_case)
+        pack = adapterhub.read(args.path, bank.base, imported)
     else:
-        labels = _checkpoint_labels(args.path, task, labels)
-        pack = google_checkpoints.pack_from_checkpoint(
-            args.path,
-            bank.base.config,
-            ImportedTask(task, labels, length, packs.now()),
-            dict(bank.base.tokenizer_description, do_lower_case=lower_case),
-            activation=args.adapter_activation,
-        )
+        pack = google_checkpoints.read(args.path, bank.base, imported, args.adapter_activation)
     if pack.config.head == "span":
         if task in tasks.names():
             raise errors.UserError(
@@ -265,17 +258,6 @@ def import_pack(args: argparse.Namespace) -> None:
         if args.max_seq_length is None:
             pack = packs.Pack(dataclasses.replace(pack.config, max_seq_length=min(384, limit)), pack.tensors)
     _add(bank, pack, args)
-
-
-def _checkpoint_labels(path: str, task: str, labels: Optional[List[str]]) -> List[str]:
-    if labels is not None:
-        return labels
-    if google_checkpoints.has_span_head(path):
-        return []
-    raise errors.UserError(
-        f"'{task}' is not a known task ({', '.join(tasks.names())}), and a checkpoint does not contain its labels: "
-        "give --labels=a,b in the order of the head's units, or --labels= for regression."
-    )
 
 
 def find_task(name: str, labels: Optional[str]) -> Tuple[str, Optional[List[str]]]:

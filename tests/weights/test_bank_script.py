@@ -231,7 +231,7 @@ def test_a_checkpoint_of_google_is_imported_as_a_pack(bank, here, tmp_path, caps
     assert bank.read("mine").config.labels == ["bad", "good"]
     assert "--labels=a,b" in failure(*take, "--name=x", "--task_name=mine")
     assert "--task_name" in failure(*take, "--name=x")
-    assert "2 units" in failure(*take, "--name=x", "--task_name=MNLI")
+    assert "2 classes" in failure(*take, "--name=x", "--task_name=MNLI")
 
 
 def test_a_checkpoint_on_another_base_is_not_imported(bank, here, tmp_path, capsys):

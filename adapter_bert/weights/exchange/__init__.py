@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence
+
+from adapter_bert.common import errors
+from adapter_bert.common.text import first_names
+from adapter_bert.weights import bases, packs
+from adapter_layers import AdapterConfig
 
 
 class ImportedTask(NamedTuple):
@@ -13,9 +18,46 @@ class ImportedTask(NamedTuple):
       labels: the classes in the order of the head; empty for regression and spans; None for the labels of the head.
       max_seq_length: length of sequences in training.
       created: date of the pack.
+      do_lower_case: whether text was lower-cased in training.
     """
 
     name: str
     labels: Optional[Sequence[str]]
     max_seq_length: int
     created: str
+    do_lower_case: bool = True
+
+    def choose_labels(self, head: str, theirs: Sequence[str]) -> List[str]:
+        """Return the labels given by the user, or else those of the head; raise a `UserError` if they do not match.
+
+        Args:
+          head: kind and place of the head, for messages.
+          theirs: its classes in the order of the units, `LABEL_0` and so on if they have no names; empty for regression
+            and spans.
+        """
+        labels = list(theirs if self.labels is None else self.labels)
+        if len(labels) != len(theirs):
+            raise errors.UserError(
+                f"The {head} has {len(theirs)} classes ({first_names(theirs)}); {len(labels)} labels were given: "
+                f"{first_names(labels)}."
+            )
+        if any(label in theirs and theirs[number] != label for number, label in enumerate(labels)):
+            raise errors.UserError(
+                f"The {head} has its classes in the order {', '.join(theirs)}, not {', '.join(labels)}. Give the "
+                "labels in the order of the head."
+            )
+        return labels
+
+    def pack_config(self, base: bases.Base, adapter: Optional[AdapterConfig], **fields: Any) -> packs.PackConfig:
+        """Return the configuration of a pack, without the fingerprint of its base; `fields` are all others."""
+        return packs.PackConfig(
+            task=self.name,
+            architecture=base.config.to_dict(),
+            tuning_mode="adapter" if adapter else "full",
+            adapter=packs.describe_adapter(adapter),
+            tokenizer=dict(base.tokenizer_description, do_lower_case=self.do_lower_case),
+            max_seq_length=self.max_seq_length,
+            base=None,
+            created=self.created,
+            **fields,
+        )

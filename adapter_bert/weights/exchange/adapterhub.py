@@ -14,24 +14,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import Any, Dict, Mapping, Sequence
+from typing import Dict, List, Sequence
 
 import numpy as np
 
 from adapter_bert.common import errors, files
-from adapter_bert.common.text import first_names
-from adapter_bert.weights import bases, fingerprints, packs
-from adapter_bert.weights.exchange import ImportedTask, tensor_files
+from adapter_bert.model import parameters
+from adapter_bert.weights import bases, checkpoints, fingerprints, packs
+from adapter_bert.weights.exchange import ImportedTask, tensors
 from adapter_bert.weights.exchange import adapterhub_configs as configs
-from adapter_bert.weights.exchange.tensor_names import TensorRow, adapter_rows, head_rows, norm_rows
+from adapter_bert.weights.exchange.tensors import TensorRow
 from adapter_layers import AdapterConfig
 
-WEIGHTS, HEAD_WEIGHTS = "adapter.safetensors", "model_head.safetensors"
 LAYER_NORMS, README = "layer_norms.safetensors", "README.md"
-FILES = (configs.CONFIG, WEIGHTS, configs.HEAD_CONFIG, HEAD_WEIGHTS, LAYER_NORMS, README)
-_PICKLES = {WEIGHTS: "pytorch_adapter.bin", HEAD_WEIGHTS: "pytorch_model_head.bin"}
-# Lines of the code in README.md that its reader has to edit.
-BASE_LINE, FOLDER_LINE = 'BASE = "path/to/the/base"', 'FOLDER = "."'
+# By group of variables, see `parameters.group_of`.
+_WEIGHTS = {"adapters": "adapter.safetensors", "head": "model_head.safetensors", "LayerNorm": LAYER_NORMS}
+FILES = (configs.CONFIG, configs.HEAD_CONFIG, README, *_WEIGHTS.values())
 
 # Task names that cannot be adapter names, because PyTorch modules have attributes with these names.
 _RESERVED = re.compile(
@@ -39,7 +37,7 @@ _RESERVED = re.compile(
     r"mtia|parameters|pop|state_dict|to|train|training|type|update|values|xpu)$"
 )
 
-_README = """# {task}: an adapter for AdapterHub
+_README = """# {config.task}: an adapter for AdapterHub
 
 Two bottleneck adapters per layer (Houlsby et al., 2019) of size {size} with a head for {head}, written for `{version}`.
 
@@ -47,7 +45,7 @@ BERT's LayerNorms were trained together with the adapters. AdapterHub's adapters
 `{layer_norms}` and replace those of the base, so a model can hold only one such task at a time. Without
 them, the predictions are not those of the trained network.
 
-`BASE` is the BERT on which the adapter was trained (frozen weights `{base}`), in Hugging Face's layout.
+`BASE` is the BERT on which the adapter was trained (frozen weights `{config.base}`), in Hugging Face's layout.
 `scripts/convert_hf_checkpoint.py --base_dir` of the project converts a base from Google's layout.
 
 ```python
@@ -55,8 +53,8 @@ from adapters import BertAdapterModel
 from safetensors.torch import load_file
 from transformers import BertTokenizer
 
-{base_line}
-{folder_line}
+BASE = "path/to/the/base"
+FOLDER = "."
 
 model = BertAdapterModel.from_pretrained(BASE)
 model.load_adapter(FOLDER, use_safetensors=True, set_active=True)
@@ -88,35 +86,30 @@ def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = Fa
       base: the base on which it was trained.
       folder: receives the adapter, its head, the LayerNorms, and a `README.md` with the code that loads them.
       overwrite: replace an earlier export.
-
-    Raises:
-      errors.UserError: AdapterHub does not support the pack, it belongs to another base, or the folder is in use or
-        contains other files.
     """
     config = pack.config
-    tensor_files.check_export(folder, FILES, overwrite)
+    tensors.check_output(folder, FILES, overwrite, allow_others=False)
     adapter = _check_exportable(config)
     packs.check(pack, "The pack to export")
     packs.check_base(pack, config.task, base.digests, base.folder)
     packs.check_architecture(pack, config.task, base.config.to_dict(), base.config_file)
     name = adapter_name(config.task)
-    # AdapterHub ignores the last two entries; `read` checks them.
-    described = dict(
-        configs.describe_adapter(config, adapter, name), base_fingerprint=config.base, layer_norms=LAYER_NORMS
-    )
-    head, bert = configs.head_of(config, name), config.bert_config
-    tables = {
-        WEIGHTS: ("bert.", adapter_rows(bert, adapter, name)),
-        LAYER_NORMS: ("bert.", norm_rows(bert)),
-        HEAD_WEIGHTS: ("", head_rows(head.prefix, head.units, bert, head.scope)),
-    }
-    with tensor_files.replaced_folder(folder) as staging:
-        tensor_files.write_json(os.path.join(staging, configs.CONFIG), described)
-        tensor_files.write_json(os.path.join(staging, configs.HEAD_CONFIG), configs.describe_head(config, name))
+    described = configs.describe_adapter(config, adapter, name)
+    described.update(base_fingerprint=config.base, layer_norms=LAYER_NORMS)  # for `read`; AdapterHub ignores them
+    with tensors.replaced_files(folder, FILES, configs.CONFIG) as staging:
+        files.write_json(os.path.join(staging, configs.CONFIG), described)
+        files.write_json(os.path.join(staging, configs.HEAD_CONFIG), configs.describe_head(config, name))
         files.write_text(os.path.join(staging, README), _readme(config, adapter.size))
-        for file_name, (prefix, rows) in tables.items():
-            tensors = {prefix + row.hf: row.to_hf(pack.tensors[row.google]) for row in rows}
-            tensor_files.write_tensors(os.path.join(staging, file_name), tensors)
+        for group, rows in _rows_by_group(config, name, configs.head_layer(name)).items():
+            prefix = "" if group == "head" else "bert."
+            values = {prefix + row.hf: row.to_hf(pack.tensors[row.google]) for row in rows}
+            tensors.write(os.path.join(staging, _WEIGHTS[group]), values)
+
+
+def _rows_by_group(config: packs.PackConfig, adapter: str, head: str) -> Dict[str, List[TensorRow]]:
+    """Return the tensors of a pack by group; the last two arguments are those of `make_rows`."""
+    rows = tensors.make_rows(config.trained_shapes(), adapter, head)
+    return {group: [row for row in rows if parameters.group_of(row.google) == group] for group in _WEIGHTS}
 
 
 def adapter_name(task: str) -> str:
@@ -147,21 +140,18 @@ def _readme(config: packs.PackConfig, size: int) -> str:
     }[config.head]
     use = _USE_SPANS if config.head == "span" else _USE
     return _README.format(
-        task=config.task,
+        config=config,
         size=size,
         head=head,
         version=configs.VERSION.replace(".", " ", 1),
         layer_norms=LAYER_NORMS,
-        base=config.base,
-        base_line=BASE_LINE,
-        folder_line=FOLDER_LINE,
         lower=bool(config.tokenizer.get("do_lower_case", True)),
         use=use.format(length=config.max_seq_length),
         outputs=outputs,
     )
 
 
-def read(folder: str, base: bases.Base, task: ImportedTask, do_lower_case: bool) -> packs.Pack:
+def read(folder: str, base: bases.Base, task: ImportedTask) -> packs.Pack:
     """Read a folder written by AdapterHub's `save_adapter(…, use_safetensors=True)`, with its head.
 
     AdapterHub's dropout rates, which matter only in training, are ignored.
@@ -170,74 +160,42 @@ def read(folder: str, base: bases.Base, task: ImportedTask, do_lower_case: bool)
       folder: a local folder.
       base: the BERT on which the adapter was trained; AdapterHub does not record it. If the folder has no LayerNorms,
         the pack gets those of the base.
-      do_lower_case: whether text was lower-cased in training.
-
-    Raises:
-      errors.UserError: the folder is incomplete, or this project's network does not support its content.
+      task: everything else.
     """
     if not os.path.isdir(folder):
         raise errors.UserError(f"There is no folder {folder}; expected one written by AdapterHub's save_adapter.")
     path = os.path.join(folder, configs.CONFIG)
-    described, bert = configs.load(path), base.config
-    adapter = configs.read_adapter(path, described, bert)
-    head = configs.read_head(folder)
-    tensors = _read_tensors(folder, WEIGHTS, adapter_rows(bert, adapter, described["name"]), configs.CONFIG)
-    rows = head_rows(head.prefix, head.units, bert, head.scope)
-    tensors.update(_read_tensors(folder, HEAD_WEIGHTS, rows, configs.HEAD_CONFIG))
-    pretrained = base.tensors()
+    described = configs.load(path)
+    adapter, head = configs.read_adapter(path, described, base.config), configs.read_head(folder)
     has_norms = os.path.isfile(os.path.join(folder, LAYER_NORMS)) or bool(described.get("layer_norms"))
-    if has_norms:
-        tensors.update(_read_tensors(folder, LAYER_NORMS, norm_rows(bert), configs.CONFIG))
-    else:
-        tensors.update((row.google, pretrained[row.google]) for row in norm_rows(bert))
-    config = packs.PackConfig(
-        task=task.name,
-        architecture=bert.to_dict(),
-        tuning_mode="adapter",
+    config = task.pack_config(
+        base,
+        adapter,
         head=head.kind,
-        labels=configs.choose_labels(folder, head, task.labels),
-        tokenizer=dict(base.tokenizer_description, do_lower_case=do_lower_case),
-        max_seq_length=task.max_seq_length,
-        base=None,
-        created=task.created,
-        adapter=packs.describe_adapter(adapter),
+        labels=task.choose_labels(f"{head.kind} head in {folder}", head.labels),
         origin={"adapterhub": described, "layer_norms": LAYER_NORMS if has_norms else "of the base"},
     )
-    config = dataclasses.replace(config, base=_base_fingerprint(folder, described, config, pretrained))
-    pack = packs.Pack(config, {name: tensors[name] for name in config.trained_shapes()})
+    digests = base.digests
+    fingerprint = described.get("base_fingerprint", fingerprints.combine(digests, config.frozen_names()))
+    values: Dict[str, np.ndarray] = {}
+    for group, rows in _rows_by_group(config, described["name"], head.layer).items():
+        if group == "LayerNorm" and not has_norms:
+            values.update(checkpoints.each_tensor(base.checkpoint, [row.google for row in rows]))
+        else:
+            values.update(_read_tensors(folder, group, rows))
+    ordered = {name: values[name] for name in config.trained_shapes()}
+    pack = packs.Pack(dataclasses.replace(config, base=fingerprint), ordered)
     packs.check(pack, f"The AdapterHub folder {folder}")
+    packs.check_base(pack, folder, digests, base.folder)
     return pack
 
 
-def _read_tensors(folder: str, name: str, table: Sequence[TensorRow], config: str) -> Dict[str, np.ndarray]:
-    """Return the values by Google's names, if the file contains exactly the tensors of the table."""
+def _read_tensors(folder: str, group: str, rows: Sequence[TensorRow]) -> Dict[str, np.ndarray]:
+    """Return the values by Google's names, if the file of this group contains exactly these tensors."""
+    name, config = _WEIGHTS[group], configs.HEAD_CONFIG if group == "head" else configs.CONFIG
     path = os.path.join(folder, name)
     if not os.path.isfile(path):
-        pickle = _PICKLES.get(name, "")
-        if os.path.isfile(os.path.join(folder, pickle)):
-            raise errors.UserError(
-                f"{folder} contains its weights only as a pickle ({pickle}). Pickles are not loaded because they can "
-                "run code; save it again in AdapterHub with model.save_adapter(folder, name, use_safetensors=True)."
-            )
-        names = first_names(sorted(os.listdir(folder)))
-        raise errors.UserError(f"There is no {name} in {folder}, which its {config} requires; found {names}.")
-    found, others = tensor_files.match_tensors(table, tensor_files.list_tensors([path]), path, config)
-    if others:
-        names = first_names([tensor.name for tensor in others])
-        raise errors.UserError(f"{path} contains {len(others)} tensors that {config} does not describe: {names}.")
-    return {row.google: row.to_google(tensor_files.load_tensor(found[row.hf])) for row in table}
-
-
-def _base_fingerprint(
-    folder: str, described: Mapping[str, Any], config: packs.PackConfig, pretrained: Mapping[str, np.ndarray]
-) -> str:
-    """Return the fingerprint of the base's frozen weights, if it is that of the folder."""
-    names = config.frozen_names()
-    found = fingerprints.combine(fingerprints.of_tensors({name: pretrained[name] for name in names}))
-    expected = described.get("base_fingerprint", found)
-    if found != expected:
-        raise errors.UserError(
-            f"The adapter in {folder} belongs to another base: its frozen weights have the fingerprint {expected}, "
-            f"those of the given base {found}."
-        )
-    return found
+        pickle = "pytorch_" + name.replace(".safetensors", ".bin")
+        advice = "save it again in AdapterHub with model.save_adapter(folder, name, use_safetensors=True)"
+        raise tensors.missing_weights(folder, f"{name}, which {config} requires,", [pickle], advice)
+    return tensors.load(rows, tensors.list_stored([path]), path, config)[0]

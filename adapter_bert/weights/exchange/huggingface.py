@@ -1,6 +1,6 @@
 """Convert Hugging Face BERT folders to Google's layout (`bert_config.json`, `vocab.txt`, `bert_model.ckpt`), and back.
 
-Works without PyTorch. `tensor_names` pairs the names of tensors and activations, `tensor_files` reads and writes them.
+Works without PyTorch; `tensors` pairs the names of tensors and reads their files.
 """
 
 from __future__ import annotations
@@ -17,161 +17,142 @@ from adapter_bert.common import errors, files
 from adapter_bert.common.text import first_names
 from adapter_bert.weights import bases, checkpoints
 from adapter_bert.weights.bases import CHECKPOINT_NAME, CONFIG_NAME, SIZES, VOCAB_NAME
-from adapter_bert.weights.exchange import tensor_files, tensor_names
-from adapter_bert.weights.exchange.tensor_files import StoredTensor
-from adapter_bert.weights.exchange.tensor_names import ACTIVATIONS, TensorRow
+from adapter_bert.weights.exchange import tensors
 
 HF_CONFIG, HF_WEIGHTS, HF_TOKENIZER = "config.json", "model.safetensors", "tokenizer_config.json"
 HF_FAST_TOKENIZER = "tokenizer.json"
 GOOGLE_FILES = (CONFIG_NAME, VOCAB_NAME, f"{CHECKPOINT_NAME}*")
 HF_FILES = (HF_CONFIG, HF_WEIGHTS, HF_TOKENIZER, VOCAB_NAME)
 
+# Theirs -> ours. Hugging Face's "gelu" is the exact one, Google's "gelu" the tanh approximation. If two of their names
+# correspond to one of ours, exports use the first.
+ACTIVATIONS = {
+    "gelu": "gelu_erf",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "relu": "relu",
+    "swish": "swish",
+    "silu": "swish",
+    "tanh": "tanh",
+}
 # Defaults of Hugging Face.
 _RATES = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02}
-# (key, default of Hugging Face, the only supported value)
-_FIXED = (
-    ("model_type", None, "bert"),
-    ("position_embedding_type", "absolute", "absolute"),
-    ("layer_norm_eps", 1e-12, 1e-12),
-    ("is_decoder", False, False),
-)
+# The only supported values. All but the first are also Hugging Face's defaults.
+_FIXED = {"model_type": "bert", "position_embedding_type": "absolute", "layer_norm_eps": 1e-12, "is_decoder": False}
+_BODY = ("bert.", "embeddings.", "encoder.", "pooler.")
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _POOLER_SEED = 20190613
+_ADVICE = "Download it again."
 
 
 class Conversion(NamedTuple):
-    """Report of a conversion."""
+    """Report of a conversion to Google's layout."""
 
-    sources: List[str]
-    output_dir: str
-    config: modeling.BertConfig
-    tensors: int
-    parameters: int
-    skipped: Sequence[str] = ()
-    pooler_is_random: bool = False
+    sources: List[str]  # the files with weights
+    skipped: List[str]  # names of tensors that do not belong to BERT
+    pooler_is_random: bool
 
 
-# ------------------------------------------------------------------------------------------- configurations
+def unsupported(path: str, key: str, found: Any, expected: str) -> errors.UserError:
+    """Return an error about a value in a JSON file."""
+    return errors.UserError(f"{path} has {key} = {json.dumps(found)}; expected {expected}.")
 
 
-def google_config(hf_config: Mapping[str, Any], source: str) -> modeling.BertConfig:
-    """Translate the content of a `config.json`; `source` is its path, for messages.
+def check_values(path: str, values: Mapping[str, Any], allowed: Mapping[str, Sequence[Any]], reason: str = "") -> None:
+    """Raise a `UserError` for the first value in the file `path` that is not allowed."""
+    for key, options in allowed.items():
+        if values.get(key) not in options:
+            raise unsupported(path, key, values.get(key), " or ".join(map(json.dumps, options)) + reason)
 
-    Raises:
-      errors.UserError: the model is not a BERT, or one that this project's network does not support.
-    """
-    for key, default, supported in _FIXED:
-        found = hf_config.get(key, default)
-        if found != supported:
-            raise errors.UserError(
-                f"{source} has {key} = {json.dumps(found)}; only {json.dumps(supported)} is supported."
-            )
-    activation, known = hf_config.get("hidden_act", "gelu"), dict(ACTIVATIONS)
-    if activation not in known:
-        raise errors.unknown(f"hidden_act in {source}:", activation, known)
-    values = {key: hf_config.get(key, _RATES.get(key)) for key in (*SIZES, *_RATES)}
-    config = modeling.BertConfig(hidden_act=known[activation], **values)
-    config.check(source)
+
+def translate_activation(path: str, key: str, name: object, names: Mapping[str, str]) -> str:
+    """Return the other name of the activation in the file `path`; raise a `UserError` if `names` lacks it."""
+    if str(name).lower() not in names:
+        raise errors.unknown(f"{key} in {path}:", name, names)
+    return names[str(name).lower()]
+
+
+def our_to_their(activations: Mapping[str, str]) -> Dict[str, str]:
+    """Return the name that exports use for each of our activations."""
+    return {ours: theirs for theirs, ours in reversed(list(activations.items()))}
+
+
+def google_config(hf_config: Mapping[str, Any], path: str) -> modeling.BertConfig:
+    """Translate the `config.json` at `path`; raise a `UserError` if it is not a BERT that this project supports."""
+    values = {**_FIXED, "model_type": None, "hidden_act": "gelu", **dict.fromkeys(SIZES), **_RATES, **hf_config}
+    check_values(path, values, {key: [value] for key, value in _FIXED.items()})
+    activation = translate_activation(path, "hidden_act", values["hidden_act"], ACTIVATIONS)
+    config = modeling.BertConfig(hidden_act=activation, **{key: values[key] for key in (*SIZES, *_RATES)})
+    config.check(path)
     return config
 
 
-def hf_config(config: modeling.BertConfig, source: str) -> Dict[str, Any]:
-    """Return the content of a `config.json`; `source` is the path of the `bert_config.json`, for messages.
-
-    Raises:
-      errors.UserError: Hugging Face does not have the activation.
-    """
-    names = tensor_names.our_to_their_activations()
-    activation = str(config.hidden_act).lower()
-    if activation not in names:
-        raise errors.unknown(f"hidden_act in {source}:", activation, names)
-    values = {key: supported for key, _, supported in _FIXED}
-    values.update((key, getattr(config, key)) for key in (*SIZES, *_RATES))
-    return dict(values, hidden_act=names[activation], architectures=["BertModel"], torch_dtype="float32")
-
-
-# ------------------------------------------------------------------------------------ Hugging Face -> Google
+def hf_config(config: modeling.BertConfig, path: str) -> Dict[str, Any]:
+    """Translate the `bert_config.json` at `path`; raise a `UserError` if Hugging Face lacks its activation."""
+    activation = translate_activation(path, "hidden_act", config.hidden_act, our_to_their(ACTIVATIONS))
+    values = {key: getattr(config, key) for key in (*SIZES, *_RATES)}
+    return {**_FIXED, **values, "hidden_act": activation, "architectures": ["BertModel"], "torch_dtype": "float32"}
 
 
 def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion:
-    """Convert a folder. The files appear in `output_dir` once all are complete.
+    """Convert a folder to Google's layout. The files appear in `output_dir` once all are complete.
 
     Args:
       hf_dir: a local folder with `config.json`, safetensors weights and `vocab.txt` or `tokenizer.json`.
       output_dir: created if necessary.
       overwrite: replace the files of an earlier conversion.
-
-    Raises:
-      errors.UserError: the folder cannot be converted, or the result cannot be written.
     """
     if not os.path.isdir(hf_dir):
         raise errors.UserError(f"There is no folder {hf_dir}; expected a downloaded Hugging Face model.")
-    tensor_files.check_output(output_dir, GOOGLE_FILES, overwrite)
+    tensors.check_output(output_dir, GOOGLE_FILES, overwrite)
     config_path = os.path.join(hf_dir, HF_CONFIG)
-    config = google_config(files.read_json_object(config_path, "Download it again."), config_path)
-    sources, vocabulary = weight_files(hf_dir), read_vocabulary(hf_dir)
+    config = google_config(files.read_json_object(config_path, _ADVICE), config_path)
+    sources, vocabulary = _weight_files(hf_dir), _read_vocabulary(hf_dir)
     if len(vocabulary) != config.vocab_size:
         raise errors.UserError(
             f"The vocabulary in {hf_dir} has {len(vocabulary)} entries, but vocab_size in its {HF_CONFIG} is "
             f"{config.vocab_size}."
         )
-    table, stored = tensor_names.bert_rows(config), tensor_files.list_tensors(sources)
-    # Weights of masked language models have no pooler.
-    has_pooler = any(tensor_names.canonical_name(tensor.name).startswith("pooler.") for tensor in stored)
-    required = table if has_pooler else table[:-2]
-    found, others = tensor_files.match_tensors(required, stored, hf_dir, HF_CONFIG)
-    _check_unused(others, hf_dir)
-    tensors = {row.google: row.to_google(tensor_files.load_tensor(found[row.hf])) for row in required}
+    rows, stored = tensors.make_rows(bases.bert_shapes(config)), tensors.list_stored(sources)
+    # Weights of masked language models have no pooler, whose two tensors are the last rows.
+    has_pooler = any(name.startswith("pooler.") for name in stored)
+    values, skipped = tensors.load(rows if has_pooler else rows[:-2], stored, hf_dir, HF_CONFIG, _may_skip)
     if not has_pooler:
-        tensors.update(_draw_pooler(table[-2:], config.initializer_range))
-    with tensor_files.replaced_files(output_dir, GOOGLE_FILES, f"{CHECKPOINT_NAME}.index") as staging:
-        tensor_files.write_json(os.path.join(staging, CONFIG_NAME), config.to_dict())
+        values.update(_draw_pooler(rows[-2:], config.initializer_range))
+    with tensors.replaced_files(output_dir, GOOGLE_FILES, f"{CHECKPOINT_NAME}.index") as staging:
+        files.write_json(os.path.join(staging, CONFIG_NAME), config.to_dict())
         files.write_text(os.path.join(staging, VOCAB_NAME), "\n".join(vocabulary) + "\n")
-        checkpoints.write(tensors, os.path.join(staging, CHECKPOINT_NAME))
-    parameters = sum(value.size for value in tensors.values())
-    skipped = [tensor.name for tensor in others]
-    return Conversion(sources, os.path.realpath(output_dir), config, len(tensors), parameters, skipped, not has_pooler)
+        checkpoints.write(values, os.path.join(staging, CHECKPOINT_NAME))
+    return Conversion(sources, skipped, not has_pooler)
 
 
-def weight_files(hf_dir: str) -> List[str]:
+def _weight_files(hf_dir: str) -> List[str]:
     """Return the safetensors files of a folder: a single one, or the shards in its index."""
     single = os.path.join(hf_dir, HF_WEIGHTS)
     index = f"{single}.index.json"
-    names = sorted(os.listdir(hf_dir))
     if os.path.isfile(single):
         return [single]
-    if os.path.isfile(index):
-        shards = sorted(set(files.read_json_object(index, "Download it again.").get("weight_map", {}).values()))
-        missing = [name for name in shards if name not in names]
-        if missing or not shards:
-            raise errors.UserError(
-                f"{index} lists the files {first_names(shards)}; missing from its folder: {first_names(missing)}."
-            )
-        return [os.path.join(hf_dir, name) for name in shards]
-    pickles = [name for name in names if name.endswith((".bin", ".pt", ".pth"))]
-    if pickles:
+    if not os.path.isfile(index):
+        expected, pickles = f"{HF_WEIGHTS} or {os.path.basename(index)}", ("*.bin", "*.pt", "*.pth")
+        raise tensors.missing_weights(hf_dir, expected, pickles, "save the model with safe_serialization=True first")
+    shards = sorted(set(files.read_json_object(index, _ADVICE).get("weight_map", {}).values()))
+    missing = sorted(set(shards) - set(os.listdir(hf_dir)))
+    if missing or not shards:
         raise errors.UserError(
-            f"{hf_dir} contains its weights only as a pickle ({first_names(pickles)}). Pickles are not loaded because "
-            "they can run code; save the model with safe_serialization=True first."
+            f"{index} lists the files {first_names(shards)}; missing from its folder: {first_names(missing)}."
         )
-    raise errors.UserError(
-        f"There is no {HF_WEIGHTS} or {os.path.basename(index)} in {hf_dir}; found {first_names(names)}."
-    )
+    return [os.path.join(hf_dir, name) for name in shards]
 
 
-def read_vocabulary(hf_dir: str) -> List[str]:
+def _read_vocabulary(hf_dir: str) -> List[str]:
     """Read the WordPieces in the order of their ids, from `vocab.txt` or else from `tokenizer.json`."""
     path = os.path.join(hf_dir, VOCAB_NAME)
     if os.path.isfile(path):
-        try:
-            with open(path, encoding="utf-8", newline="\n") as file:
-                return [line.rstrip("\r\n") for line in file]
-        except UnicodeDecodeError as error:
-            raise errors.UserError(f"{path} is not UTF-8 text: {error}.") from None
+        return _read_lines(path)
     path = os.path.join(hf_dir, HF_FAST_TOKENIZER)
     if not os.path.isfile(path):
         raise errors.UserError(f"There is no {VOCAB_NAME} or {HF_FAST_TOKENIZER} in {hf_dir}.")
-    tokenizer = files.read_json_object(path, "Download it again.")
+    tokenizer = files.read_json_object(path, _ADVICE)
     try:
         model = tokenizer["model"]
         ids = {**model["vocab"], **{token["content"]: token["id"] for token in tokenizer["added_tokens"]}}
@@ -189,19 +170,23 @@ def read_vocabulary(hf_dir: str) -> List[str]:
     return tokens
 
 
-def _check_unused(tensors: Sequence[StoredTensor], hf_dir: str) -> None:
-    """Accept heads and buffers; reject other tensors of the body, e.g. of further layers."""
-    body = ("bert.", "embeddings.", "encoder.", "pooler.")
-    names = [tensor.name for tensor in tensors if tensor_names.canonical_name(tensor.name) not in _BUFFERS]
-    unknown = [name for name in names if name.startswith(body)]
-    if unknown:
-        raise errors.UserError(
-            f"The weights in {hf_dir} contain tensors that a BERT with its {HF_CONFIG} does not have: "
-            f"{first_names(unknown)}."
-        )
+def _read_lines(path: str) -> List[str]:
+    r"""Read a `vocab.txt` as our tokenizer does: only `\n` ends a line."""
+    with tf.gfile.GFile(path, "rb") as reader:
+        content = reader.read()
+    try:
+        lines = content.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise errors.UserError(f"{path} is not UTF-8 text: {error}.") from None
+    return [line.strip() or line for line in (lines if lines[-1] else lines[:-1])]
 
 
-def _draw_pooler(rows: Sequence[TensorRow], stddev: float) -> Dict[str, np.ndarray]:
+def _may_skip(name: str) -> bool:
+    """Return whether a tensor belongs to a head or is a buffer, and not, for example, to a further layer."""
+    return not name.startswith(_BODY) or tensors.canonical_name(name) in _BUFFERS
+
+
+def _draw_pooler(rows: Sequence[tensors.TensorRow], stddev: float) -> Dict[str, np.ndarray]:
     """Draw the kernel from a normal truncated at two standard deviations, with a fixed seed; the bias is 0."""
     random, (kernel, bias) = np.random.RandomState(_POOLER_SEED), rows
     value = random.standard_normal(kernel.shape)
@@ -210,60 +195,45 @@ def _draw_pooler(rows: Sequence[TensorRow], stddev: float) -> Dict[str, np.ndarr
     return {kernel.google: (stddev * value).astype(np.float32), bias.google: np.zeros(bias.shape, np.float32)}
 
 
-# ------------------------------------------------------------------------------------ Google -> Hugging Face
-
-
-def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: bool = False) -> Conversion:
-    """Write a base as a Hugging Face folder: the inverse of `convert`.
+def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: bool = False) -> None:
+    """Write a base as a folder for Hugging Face's `BertModel`: the inverse of `convert`.
 
     Args:
       base: the base in Google's layout.
-      hf_dir: receives `config.json`, `model.safetensors` (names of `BertModel`), `vocab.txt`, `tokenizer_config.json`.
+      hf_dir: receives `HF_FILES`.
       do_lower_case: whether the tokenizer lower-cases, which Google's layout does not record.
       overwrite: replace an earlier export.
-
-    Raises:
-      errors.UserError: Hugging Face's BERT does not support the base, or the folder cannot be written.
     """
     if base.spm_model_file:
         raise errors.UserError(
             f"{base.folder} uses SentencePiece ({os.path.basename(base.tokenizer_file)}); expected a {VOCAB_NAME}: "
             "Hugging Face's BERT supports only WordPiece."
         )
-    tensor_files.check_export(hf_dir, HF_FILES, overwrite)
+    tensors.check_output(hf_dir, HF_FILES, overwrite, allow_others=False)
     config = base.config
     described = hf_config(config, base.config_file)
-    vocabulary = _read_google_vocabulary(base.tokenizer_file, config.vocab_size)
-    values, tensors = base.tensors(), {}
-    for row in tensor_names.bert_rows(config):
+    vocabulary = _read_lines(base.tokenizer_file)
+    # Hugging Face's tokenizer also splits lines at a carriage return.
+    broken = [number for number, piece in enumerate(vocabulary, 1) if "\r" in piece]
+    if broken:
+        raise errors.UserError(f"{base.tokenizer_file}, line {broken[0]}: the WordPiece contains a line break.")
+    if len(vocabulary) > config.vocab_size:
+        raise errors.UserError(
+            f"{base.tokenizer_file} has {len(vocabulary)} entries, but vocab_size in its {CONFIG_NAME} is "
+            f"{config.vocab_size}."
+        )
+    values, converted = base.tensors(), {}
+    for row in tensors.make_rows(base.shapes):
         value = values.pop(row.google).astype(np.float32, copy=False)
-        tensor_files.check_finite(row.google, value, base.checkpoint)
-        tensors[row.hf] = row.to_hf(value)
+        tensors.check_finite(row.google, value, base.checkpoint)
+        converted[row.hf] = row.to_hf(value)
     tokenizer = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": do_lower_case,
         "model_max_length": config.max_position_embeddings,
     }
-    with tensor_files.replaced_folder(hf_dir) as staging:
-        tensor_files.write_json(os.path.join(staging, HF_CONFIG), described)
-        tensor_files.write_json(os.path.join(staging, HF_TOKENIZER), tokenizer)
+    with tensors.replaced_files(hf_dir, HF_FILES, HF_CONFIG) as staging:
+        files.write_json(os.path.join(staging, HF_CONFIG), described)
+        files.write_json(os.path.join(staging, HF_TOKENIZER), tokenizer)
         files.write_text(os.path.join(staging, VOCAB_NAME), "\n".join(vocabulary) + "\n")
-        tensor_files.write_tensors(os.path.join(staging, HF_WEIGHTS), tensors)
-    parameters = sum(value.size for value in tensors.values())
-    return Conversion([base.checkpoint], os.path.realpath(hf_dir), config, len(tensors), parameters)
-
-
-def _read_google_vocabulary(path: str, vocab_size: int) -> List[str]:
-    """Read a `vocab.txt` as our tokenizer does, if Hugging Face's reads it in the same way."""
-    with tf.gfile.GFile(path, "rb") as reader:
-        lines = reader.read().decode("utf-8-sig").split("\n")
-    pieces = [line.strip() or line for line in (lines if lines[-1] else lines[:-1])]
-    broken = [number for number, piece in enumerate(pieces, 1) if "\r" in piece]
-    if broken:
-        # Hugging Face's tokenizer also splits lines at a carriage return.
-        raise errors.UserError(f"{path}, line {broken[0]}: the WordPiece contains a line break.")
-    if len(pieces) > vocab_size:
-        raise errors.UserError(
-            f"{path} has {len(pieces)} entries, but vocab_size in its {CONFIG_NAME} is {vocab_size}."
-        )
-    return pieces
+        tensors.write(os.path.join(staging, HF_WEIGHTS), converted)

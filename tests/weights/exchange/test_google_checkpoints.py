@@ -12,7 +12,7 @@ import optimization
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.exchange import ImportedTask, google_checkpoints
 from adapter_layers import AdapterConfig
-from tests.helpers import TINY, assert_mentions, message_of, tiny_config, write_bert
+from tests.helpers import TINY, assert_mentions, message_of, tiny_config, write_bert, write_file
 
 GOOGLE_ADAPTER = AdapterConfig(size=4, init_scale=1e-3)
 
@@ -48,10 +48,16 @@ def written(tmp_path_factory):
     return write
 
 
-def take(prefix, labels=("0", "1"), base=None, **config) -> packs.Pack:
-    task = ImportedTask("CoLA", labels, 16, "2024-05-06T07:08:09Z")
-    tokenizer = bases.Base.find(os.path.dirname(prefix)).tokenizer_description
-    return google_checkpoints.pack_from_checkpoint(prefix, tiny_config(**config), task, tokenizer, base)
+@pytest.fixture
+def take(tmp_path):
+    """Read a checkpoint for a base with these changes of the configuration."""
+
+    def read(prefix, labels=("0", "1"), **config) -> packs.Pack:
+        config_file = write_file(tmp_path, "bert_config.json", tiny_config(**config).to_json_string())
+        base = bases.Base(config_file, prefix, os.path.join(os.path.dirname(prefix), "vocab.txt"))
+        return google_checkpoints.read(prefix, base, ImportedTask("CoLA", labels, 16, "2024-05-06T07:08:09Z"))
+
+    return read
 
 
 def assert_has_values_of(pack: packs.Pack, prefix: str) -> None:
@@ -69,46 +75,47 @@ def assert_has_values_of(pack: packs.Pack, prefix: str) -> None:
         AdapterConfig(size=4, init_scale=1e-3, placement="feedforward"),
     ],
 )
-def test_a_checkpoint_with_adapters_becomes_a_pack_for_its_own_base(written, tmp_path, adapter):
+def test_a_checkpoint_with_adapters_becomes_a_pack_for_its_own_base(written, take, tmp_path, adapter):
     prefix = written(adapter)
     pack = take(prefix)
     assert (pack.config.tuning_mode, pack.config.adapter_config) == ("adapter", adapter)
     assert (pack.config.step, pack.config.labels) == (1340, ["0", "1"])
     assert_has_values_of(pack, prefix)
     # The checkpoint contains all of BERT, so it is also a base, with the same frozen weights.
-    base = bases.Base.find(os.path.dirname(prefix))
-    assert take(prefix, base=base).config.base == pack.config.base
+    packs.check_base(pack, "pack", bases.Base.find(os.path.dirname(prefix)).digests, "base")
     packs.write(str(tmp_path / "pack.safetensors"), pack)
     assert packs.read(str(tmp_path / "pack.safetensors")).fingerprint == pack.fingerprint
 
 
-def test_a_checkpoint_without_adapters_becomes_a_full_pack(written):
-    pack = take(written(mode="full", labels=1), labels=())
+@pytest.mark.parametrize("labels", [(), ("only",)])
+def test_a_checkpoint_without_adapters_becomes_a_full_pack(written, take, labels):
+    pack = take(written(mode="full", labels=1), labels)
     assert (pack.config.tuning_mode, pack.config.adapter, pack.config.base) == ("full", None, None)
-    assert pack.config.head == "regression"
+    assert pack.config.head == ("classification" if labels else "regression")
     assert len(pack.tensors) == 39 + 2
 
 
+@pytest.mark.parametrize("labels", [(), None])
 @pytest.mark.parametrize("adapter", [GOOGLE_ADAPTER, None], ids=["adapters", "full"])
-def test_the_variables_of_a_squad_head_are_recognized(written, adapter):
+def test_the_variables_of_a_squad_head_are_recognized(written, take, adapter, labels):
     mode = "adapter" if adapter else "full"
     prefix = written(adapter, mode=mode, heads=("cls/squad/output",))
-    assert google_checkpoints.has_span_head(prefix)
-    assert not google_checkpoints.has_span_head(written(AdapterConfig(size=4)))
-    pack = take(prefix, labels=())
+    pack = take(prefix, labels)
     assert (pack.config.head, pack.config.labels) == ("span", [])
     assert (pack.config.tuning_mode, pack.config.adapter_config) == (mode, adapter)
     assert pack.tensors["cls/squad/output_weights"].shape == (2, TINY["hidden_size"])
     assert_has_values_of(pack, prefix)
-    assert_mentions(message_of(take, prefix), "SQuAD", "cls/squad/output_weights", "2 labels", "0, 1")
 
 
 @pytest.mark.parametrize(
     ("kind", "asked", "facts"),
     [
-        ({}, {"labels": ["a", "b", "c"]}, ["2 units", "3 labels", "a, b, c"]),
-        ({}, {"labels": ()}, ["2 units", "0 labels"]),
+        ({}, {"labels": ["a", "b", "c"]}, ["2 classes", "3 labels", "a, b, c"]),
+        ({}, {"labels": ()}, ["2 classes", "0 labels"]),
+        ({}, {"labels": None}, ["CoLA", "--labels=a,b"]),
+        ({"heads": ("cls/squad/output",)}, {}, ["cls/squad/output_weights", "2 labels", "0, 1"]),
         ({"heads": ("cls/seq_relationship/output",)}, {}, ["cls/squad/output_weights", "cls/seq_relationship/output"]),
+        ({"heads": ()}, {}, ["output_weights", "not fine-tuned"]),
         ({"heads": ("output", "cls/squad/output")}, {}, ["one head", "output_weights, cls/squad/output_weights"]),
         ({"heads": ("cls/squad/output",), "labels": 3}, {"labels": ()}, ["[3, 16]", "[2, 16]"]),
         ({"mode": "full"}, {}, ["adapters, LayerNorms and head", "bert/embeddings/word_embeddings"]),
@@ -116,21 +123,10 @@ def test_the_variables_of_a_squad_head_are_recognized(written, adapter):
         ({}, {"intermediate_size": 64}, ["intermediate/dense/kernel", "[16, 64]"]),
     ],
 )
-def test_a_checkpoint_that_does_not_match_is_rejected(written, kind, asked, facts):
-    prefix = written(AdapterConfig(size=4), **kind)
-    assert_mentions(message_of(take, prefix, **asked), *facts)
+def test_a_checkpoint_that_does_not_match_is_rejected(written, take, kind, asked, facts):
+    assert_mentions(message_of(take, written(GOOGLE_ADAPTER, **kind), **asked), *facts)
 
 
-def test_a_deeper_checkpoint_is_rejected(written):
+def test_a_deeper_checkpoint_is_rejected(written, take):
     message = message_of(take, written(mode="full", labels=1), labels=(), num_hidden_layers=1)
     assert_mentions(message, "bert/encoder/layer_1/")
-
-
-def test_a_pretrained_bert_is_rejected(tiny_bert):
-    assert_mentions(message_of(take, os.path.join(tiny_bert, "bert_model.ckpt")), "output_weights", "not fine-tuned")
-
-
-def test_a_checkpoint_on_another_base_is_rejected(written, tmp_path):
-    write_bert(str(tmp_path), tiny_config(), seed=8)
-    prefix = written(AdapterConfig(size=4))
-    assert_mentions(message_of(take, prefix, base=bases.Base.find(str(tmp_path))), prefix, str(tmp_path), "base")

@@ -15,13 +15,12 @@ from safetensors.numpy import save_file
 
 from adapter_bert.common import errors
 from adapter_bert.weights import bases, checkpoints
-from adapter_bert.weights.exchange import huggingface, tensor_names
-from tests.helpers import TINY, assert_mentions, message_of, tiny_config, write_bert
+from adapter_bert.weights.exchange import huggingface
+from tests.helpers import TINY, assert_mentions, message_of, tiny_config, write_bert, write_file
 from tests.helpers import VOCABULARY as TINY_VOCABULARY
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "##b", "\u2028", "é"]
-HF_CONFIG = {
-    "model_type": "bert",
+GOOGLE_CONFIG = {
     "vocab_size": 8,
     "hidden_size": 4,
     "num_hidden_layers": 2,
@@ -29,15 +28,12 @@ HF_CONFIG = {
     "intermediate_size": 6,
     "max_position_embeddings": 7,
     "type_vocab_size": 3,
-    "hidden_act": "gelu",
+    "hidden_act": "gelu_erf",
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.2,
     "initializer_range": 0.05,
-    "layer_norm_eps": 1e-12,
-    "position_embedding_type": "absolute",
-    "architectures": ["BertModel"],
 }
-GOOGLE_KEYS = set(HF_CONFIG) - {"model_type", "layer_norm_eps", "position_embedding_type", "architectures"}
+HF_CONFIG = dict(GOOGLE_CONFIG, model_type="bert", hidden_act="gelu", layer_norm_eps=1e-12, architectures=["BertModel"])
 # Hugging Face's name -> (shape there, Google's name)
 BODY = {
     "embeddings.word_embeddings.weight": ((8, 4), "bert/embeddings/word_embeddings"),
@@ -50,24 +46,19 @@ BODY = {
 }
 for _number in range(2):
     for _name, _shape, _google in (
-        ("attention.self.query.weight", (4, 4), "attention/self/query/kernel"),
-        ("attention.self.query.bias", (4,), "attention/self/query/bias"),
-        ("attention.self.key.weight", (4, 4), "attention/self/key/kernel"),
-        ("attention.self.key.bias", (4,), "attention/self/key/bias"),
-        ("attention.self.value.weight", (4, 4), "attention/self/value/kernel"),
-        ("attention.self.value.bias", (4,), "attention/self/value/bias"),
-        ("attention.output.dense.weight", (4, 4), "attention/output/dense/kernel"),
-        ("attention.output.dense.bias", (4,), "attention/output/dense/bias"),
-        ("attention.output.LayerNorm.weight", (4,), "attention/output/LayerNorm/gamma"),
-        ("attention.output.LayerNorm.bias", (4,), "attention/output/LayerNorm/beta"),
-        ("intermediate.dense.weight", (6, 4), "intermediate/dense/kernel"),
-        ("intermediate.dense.bias", (6,), "intermediate/dense/bias"),
-        ("output.dense.weight", (4, 6), "output/dense/kernel"),
-        ("output.dense.bias", (4,), "output/dense/bias"),
-        ("output.LayerNorm.weight", (4,), "output/LayerNorm/gamma"),
-        ("output.LayerNorm.bias", (4,), "output/LayerNorm/beta"),
+        ("attention.self.query", (4, 4), "attention/self/query"),
+        ("attention.self.key", (4, 4), "attention/self/key"),
+        ("attention.self.value", (4, 4), "attention/self/value"),
+        ("attention.output.dense", (4, 4), "attention/output/dense"),
+        ("attention.output.LayerNorm", (4,), "attention/output/LayerNorm"),
+        ("intermediate.dense", (6, 4), "intermediate/dense"),
+        ("output.dense", (4, 6), "output/dense"),
+        ("output.LayerNorm", (4,), "output/LayerNorm"),
     ):
-        BODY[f"encoder.layer.{_number}.{_name}"] = (_shape, f"bert/encoder/layer_{_number}/{_google}")
+        _theirs, _ours = f"encoder.layer.{_number}.{_name}", f"bert/encoder/layer_{_number}/{_google}"
+        _weight, _bias = ("gamma", "beta") if "LayerNorm" in _name else ("kernel", "bias")
+        BODY[f"{_theirs}.weight"] = (_shape, f"{_ours}/{_weight}")
+        BODY[f"{_theirs}.bias"] = (_shape[:1], f"{_ours}/{_bias}")
 RESULTS = ["bert_config.json", "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index", "vocab.txt"]
 
 
@@ -78,16 +69,11 @@ def weights():
 
 def write_folder(path, tensors=None, config=None, vocabulary=VOCABULARY):
     """Write a Hugging Face folder; `vocabulary=None` omits vocab.txt."""
-    path.mkdir()
-    write_json(path / "config.json", HF_CONFIG if config is None else config)
+    write_file(path, "config.json", json.dumps(HF_CONFIG if config is None else config))
     if vocabulary is not None:
-        (path / "vocab.txt").write_bytes("".join(token + "\n" for token in vocabulary).encode("utf-8"))
+        write_file(path, "vocab.txt", "".join(token + "\n" for token in vocabulary))
     save_file(weights() if tensors is None else tensors, str(path / "model.safetensors"))
     return path
-
-
-def write_json(path, content) -> None:
-    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def read_back(folder):
@@ -105,7 +91,7 @@ def assert_is_conversion_of(folder, tensors):
 
 
 def contents(folder):
-    return {name: (folder / name).read_bytes() for name in os.listdir(str(folder))} if folder.exists() else None
+    return {name: (folder / name).read_bytes() for name in os.listdir(str(folder))} if folder.is_dir() else None
 
 
 def rejection(hf_dir, output_dir, *facts):
@@ -120,29 +106,13 @@ def out(tmp_path):
     return tmp_path / "deep" / "out"
 
 
-@pytest.fixture(scope="module")
-def base(tiny_bert) -> bases.Base:
-    return bases.Base.find(tiny_bert)
-
-
-# ------------------------------------------------------------------------------------ Hugging Face -> Google
-
-
 def test_a_folder_becomes_a_base_in_googles_layout(tmp_path, out):
     done = huggingface.convert(str(write_folder(tmp_path / "hf")), str(out))
     assert sorted(os.listdir(str(out))) == RESULTS
     assert_is_conversion_of(out, weights())
     assert (out / "vocab.txt").read_bytes() == "".join(token + "\n" for token in VOCABULARY).encode("utf-8")
-    config = json.loads((out / "bert_config.json").read_text(encoding="utf-8"))
-    assert config == dict({key: HF_CONFIG[key] for key in GOOGLE_KEYS}, hidden_act="gelu_erf")
-    assert (done.tensors, done.parameters) == (len(BODY), sum(int(np.prod(shape)) for shape, _ in BODY.values()))
-    assert (list(done.skipped), done.pooler_is_random) == ([], False)
-
-
-def test_names_and_shapes_are_those_written_by_hand():
-    rows = tensor_names.bert_rows(huggingface.google_config(HF_CONFIG, "config.json"))
-    assert {row.hf: (row.hf_shape, row.google) for row in rows} == BODY
-    assert all(row.transposed == row.google.endswith("/kernel") for row in rows)
+    assert json.loads((out / "bert_config.json").read_text(encoding="utf-8")) == GOOGLE_CONFIG
+    assert (done.skipped, done.pooler_is_random) == ([], False)
 
 
 def test_prefixes_old_layer_norm_names_heads_and_buffers_are_accepted(tmp_path, out):
@@ -166,7 +136,7 @@ def test_shards_are_read(tmp_path, out):
     for shard, members in shards.items():
         save_file({name: weights()[name] for name in members}, str(folder / shard))
     weight_map = {name: shard for shard, members in shards.items() for name in members}
-    write_json(folder / "model.safetensors.index.json", {"weight_map": weight_map})
+    write_file(folder, "model.safetensors.index.json", json.dumps({"weight_map": weight_map}))
     (folder / "model.safetensors").unlink()
     done = huggingface.convert(str(folder), str(out))
     assert_is_conversion_of(out, weights())
@@ -175,21 +145,20 @@ def test_shards_are_read(tmp_path, out):
     rejection(folder, tmp_path / "other", "index.json", "missing", "model-00002-of-00002.safetensors")
 
 
-def test_float16_becomes_float32(tmp_path, out):
-    half = {name: value.astype(np.float16) for name, value in weights().items()}
-    huggingface.convert(str(write_folder(tmp_path / "hf", half)), str(out))
-    assert_is_conversion_of(out, {name: value.astype(np.float32) for name, value in half.items()})
-
-
-def test_bfloat16_becomes_float32(tmp_path, out):
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+def test_half_precision_becomes_float32(tmp_path, out, dtype):
     folder = write_folder(tmp_path / "hf")
     header, body, expected = {}, b"", {}
     for name, value in weights().items():
-        halves = (value.view(np.uint32) >> 16).astype("<u2")  # truncated, not rounded
+        if dtype == "F16":
+            halves = value.astype("<f2")
+            expected[name] = halves.astype(np.float32)
+        else:
+            halves = (value.view(np.uint32) >> 16).astype("<u2")  # truncated, not rounded
+            expected[name] = (value.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
         offsets = [len(body), len(body) + halves.nbytes]
-        header[name] = {"dtype": "BF16", "shape": value.shape, "data_offsets": offsets}
+        header[name] = {"dtype": dtype, "shape": value.shape, "data_offsets": offsets}
         body += halves.tobytes()
-        expected[name] = (value.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     text = json.dumps(header).encode("utf-8")
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
     huggingface.convert(str(folder), str(out))
@@ -207,7 +176,7 @@ def tokenizer_json(**model):
 
 def test_the_vocabulary_of_tokenizer_json_is_sorted_by_id(tmp_path, out):
     folder = write_folder(tmp_path / "hf", vocabulary=None)
-    write_json(folder / "tokenizer.json", tokenizer_json())
+    write_file(folder, "tokenizer.json", json.dumps(tokenizer_json()))
     huggingface.convert(str(folder), str(out))
     assert (out / "vocab.txt").read_bytes().decode("utf-8").split("\n") == [*VOCABULARY, ""]
 
@@ -224,33 +193,27 @@ def test_the_vocabulary_of_tokenizer_json_is_sorted_by_id(tmp_path, out):
 )
 def test_a_tokenizer_json_without_wordpieces_is_rejected(tmp_path, out, content, fact):
     folder = write_folder(tmp_path / "hf", vocabulary=None)
-    write_json(folder / "tokenizer.json", content)
+    write_file(folder, "tokenizer.json", json.dumps(content))
     rejection(folder, out, folder / "tokenizer.json", fact)
 
 
 def test_a_missing_pooler_is_drawn_at_random_and_always_the_same(tmp_path, out):
-    config = dict(HF_CONFIG, hidden_size=64)
-    rows = tensor_names.bert_rows(huggingface.google_config(config, "config.json"))
-    tensors = {row.hf: np.zeros(row.hf_shape, np.float32) for row in rows[:-2]}
-    folder = write_folder(tmp_path / "hf", tensors, config)
-    done = huggingface.convert(str(folder), str(out))
-    huggingface.convert(str(folder), str(tmp_path / "again"))
-    stored, again = read_back(out), read_back(tmp_path / "again")
-    assert (done.pooler_is_random, done.tensors) == (True, len(BODY))
-    kernel = stored["bert/pooler/dense/kernel"]
-    np.testing.assert_array_equal(kernel, again["bert/pooler/dense/kernel"])
+    shapes = {name: [64 if size == 4 else size for size in shape] for name, (shape, _) in BODY.items()}
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items() if "pooler" not in name}
+    folder = write_folder(tmp_path / "hf", tensors, dict(HF_CONFIG, hidden_size=64))
+    assert huggingface.convert(str(folder), str(out)).pooler_is_random
+    stored = read_back(out)
+    assert len(stored) == len(BODY)
     np.testing.assert_array_equal(stored["bert/pooler/dense/bias"], np.zeros(64, np.float32))
     # A normal truncated at two standard deviations has 0.87962566 of the standard deviation (SciPy).
+    kernel = stored["bert/pooler/dense/kernel"]
     assert np.abs(kernel).max() <= 0.1 + 1e-7
     np.testing.assert_allclose(kernel.std() / 0.05, 0.87962566, atol=0.03)
     assert kernel.astype(np.float64).sum() == pytest.approx(-0.751267181190542, abs=1e-9)  # as in earlier versions
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [("gelu", "gelu_erf"), ("gelu_new", "gelu"), ("gelu_pytorch_tanh", "gelu"), ("relu", "relu"), ("tanh", "tanh")],
-)
-def test_activations_are_translated(theirs, ours):
+@pytest.mark.parametrize(("theirs", "ours"), [("gelu_pytorch_tanh", "gelu"), ("silu", "swish")])
+def test_activations_with_two_names_are_translated(theirs, ours):
     assert huggingface.google_config(dict(HF_CONFIG, hidden_act=theirs), "config.json").hidden_act == ours
 
 
@@ -274,18 +237,20 @@ def test_an_unsupported_configuration_is_rejected(tmp_path, out, change, facts):
     rejection(write_folder(tmp_path / "hf", config=dict(HF_CONFIG, **change)), out, "config.json", *facts)
 
 
-@pytest.mark.parametrize("name", ["config.json", "vocab.txt", "model.safetensors"])
-def test_missing_files_are_named(tmp_path, out, name):
+@pytest.mark.parametrize(
+    ("name", "renamed", "facts"),
+    [
+        ("config.json", "other", ["no config.json"]),
+        ("vocab.txt", "other", ["no vocab.txt"]),
+        ("model.safetensors", "other", ["no model.safetensors"]),
+        ("model.safetensors", "pytorch_model.bin", ["pytorch_model.bin", "safe_serialization=True"]),
+    ],
+)
+def test_missing_files_are_named_and_pickles_are_not_loaded(tmp_path, out, name, renamed, facts):
     folder = write_folder(tmp_path / "hf")
-    (folder / name).unlink()
-    rejection(folder, out, "no " + name, folder)
+    (folder / name).rename(folder / renamed)
+    rejection(folder, out, folder, *facts)
     rejection(tmp_path / "nowhere", out, tmp_path / "nowhere")
-
-
-def test_pickles_are_not_loaded(tmp_path, out):
-    folder = write_folder(tmp_path / "hf")
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    rejection(folder, out, "pytorch_model.bin", "safe_serialization=True")
 
 
 @pytest.mark.parametrize("keep", [0, 5, 300, -1])
@@ -296,26 +261,21 @@ def test_truncated_weights_are_rejected(tmp_path, out, keep):
     rejection(folder, out, folder / "model.safetensors", f"({len(content)} bytes)")
 
 
-def test_missing_tensors_are_counted_and_named(tmp_path, out):
-    tensors = weights()
-    names = ["encoder.layer.1.output.dense.bias", "pooler.dense.bias"]
-    for name in names:
-        del tensors[name]
-    rejection(write_folder(tmp_path / "hf", tensors), out, "37 of 39", "2 missing", *names)
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "fact"),
+    ("name", "value", "facts"),
     [
-        ("encoder.layer.0.output.dense.weight", np.zeros((6, 4), np.float32), "[6, 4] where the model has [4, 6]"),
-        ("pooler.dense.bias", np.zeros(4, np.int8), "I8"),
-        ("encoder.layer.1.output.dense.bias", np.array([0, np.nan, 0, np.inf], np.float32), "2 of 4 values"),
-        ("encoder.layer.2.output.dense.bias", np.zeros(4, np.float32), "config.json"),
-        ("bert.pooler.dense.bias", np.zeros(4, np.float32), "twice"),
+        ("encoder.layer.1.output.dense.bias", None, ["38 of 39", "1 missing"]),
+        ("encoder.layer.0.output.dense.weight", np.zeros((6, 4), np.float32), ["is [6, 4] where the model has [4, 6]"]),
+        ("pooler.dense.bias", np.zeros(4, np.int8), ["I8"]),
+        ("encoder.layer.1.output.dense.bias", np.array([0, np.nan, 0, np.inf], np.float32), ["2 of 4 values"]),
+        ("encoder.layer.2.output.dense.bias", np.zeros(4, np.float32), ["config.json"]),
+        ("bert.pooler.dense.bias", np.zeros(4, np.float32), ["twice"]),
     ],
 )
-def test_tensors_that_do_not_match_are_rejected(tmp_path, out, name, value, fact):
-    rejection(write_folder(tmp_path / "hf", dict(weights(), **{name: value})), out, name, fact)
+def test_tensors_that_do_not_match_are_rejected(tmp_path, out, name, value, facts):
+    tensors = dict(weights(), **{name: value})
+    tensors = {key: tensor for key, tensor in tensors.items() if tensor is not None}
+    rejection(write_folder(tmp_path / "hf", tensors), out, name, *facts)
 
 
 def test_results_are_replaced_only_on_request_and_other_files_never(tmp_path, out):
@@ -329,6 +289,7 @@ def test_results_are_replaced_only_on_request_and_other_files_never(tmp_path, ou
     huggingface.convert(str(folder), str(out), overwrite=True)
     assert sorted(os.listdir(str(out))) == sorted([*RESULTS, "notes.txt"])
     assert_is_conversion_of(out, doubled)
+    rejection(folder, folder / "config.json", folder / "config.json")
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(28, "No space left on device")])
@@ -350,34 +311,23 @@ def test_a_failed_conversion_leaves_earlier_results(tmp_path, out, monkeypatch, 
     assert not (tmp_path / "fresh").exists()
 
 
-def test_an_output_folder_that_is_a_file_is_rejected(tmp_path):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    hf_dir = write_folder(tmp_path / "hf")
-    assert_mentions(message_of(huggingface.convert, str(hf_dir), str(tmp_path / "file")), tmp_path / "file")
-
-
-# ------------------------------------------------------------------------------------ Google -> Hugging Face
-
-
 @pytest.mark.parametrize("activation", ["gelu", "gelu_erf", "relu", "tanh"])
 def test_a_base_goes_to_hugging_face_and_back_unchanged(tmp_path, activation):
     write_bert(str(tmp_path / "ours"), tiny_config(hidden_act=activation, num_hidden_layers=1))
     base = bases.Base.find(str(tmp_path / "ours"))
     huggingface.export_base(base, str(tmp_path / "hf"), do_lower_case=False)
+    names = ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
+    assert sorted(os.listdir(str(tmp_path / "hf"))) == names
     huggingface.convert(str(tmp_path / "hf"), str(tmp_path / "again"))
     again = bases.Base.find(str(tmp_path / "again"))
     assert again.config.to_dict() == base.config.to_dict()
     assert again.digests == base.digests
     assert (tmp_path / "again" / "vocab.txt").read_bytes() == (tmp_path / "ours" / "vocab.txt").read_bytes()
-    huggingface.export_base(again, str(tmp_path / "hf2"), do_lower_case=False)
-    exported = contents(tmp_path / "hf")
-    assert sorted(exported) == ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
-    assert contents(tmp_path / "hf2") == exported
 
 
 def test_transformers_reads_an_exported_base(base, tmp_path):
     transformers = pytest.importorskip("transformers")
-    done = huggingface.export_base(base, str(tmp_path / "hf"), do_lower_case=True)
+    huggingface.export_base(base, str(tmp_path / "hf"), do_lower_case=True)
     config = transformers.BertConfig.from_pretrained(str(tmp_path / "hf"))
     assert (config.hidden_act, config.layer_norm_eps, config.hidden_size) == ("gelu_new", 1e-12, 16)
     tokenizer = transformers.BertTokenizer.from_pretrained(str(tmp_path / "hf"))
@@ -386,9 +336,6 @@ def test_transformers_reads_an_exported_base(base, tmp_path):
     assert tokenizer.convert_tokens_to_ids(TINY_VOCABULARY) == list(range(len(TINY_VOCABULARY)))
     with safetensors.safe_open(str(tmp_path / "hf" / "model.safetensors"), framework="np") as reader:
         assert reader.metadata() == {"format": "pt"}
-        kernel = reader.get_tensor("encoder.layer.0.intermediate.dense.weight")
-    np.testing.assert_array_equal(kernel.T, base.tensors()["bert/encoder/layer_0/intermediate/dense/kernel"])
-    assert done.tensors == 39
 
 
 @pytest.mark.parametrize(
@@ -396,6 +343,7 @@ def test_transformers_reads_an_exported_base(base, tmp_path):
     [
         ("vocab.txt", "\n".join([*TINY_VOCABULARY, "more"]), [len(TINY_VOCABULARY) + 1, "vocab_size"]),
         ("vocab.txt", "[PAD]\na\rb\n", ["line 2"]),
+        ("vocab.txt", b"[PAD]\n\xff\n", ["vocab.txt", "UTF-8"]),
         ("bert_config.json", json.dumps(dict(TINY, hidden_act="linear")), ["'linear'", "tanh, swish, relu, gelu"]),
         ("spm.model", "", ["SentencePiece", "spm.model"]),
     ],
@@ -405,7 +353,7 @@ def test_a_base_that_hugging_face_does_not_support_is_rejected(base, tmp_path, n
     shutil.copytree(base.folder, str(folder))
     if name == "spm.model":
         (folder / "vocab.txt").unlink()
-    (folder / name).write_bytes(content.encode("utf-8"))
+    write_file(folder, name, content)
     other = bases.Base.find(str(folder))
     assert_mentions(message_of(huggingface.export_base, other, str(tmp_path / "hf"), do_lower_case=True), *facts)
     assert not (tmp_path / "hf").exists()
