@@ -167,11 +167,7 @@ def _add(bank: Bank, pack: packs.Pack, args: argparse.Namespace) -> None:
 
 
 def with_results(pack: packs.Pack, path: str) -> packs.Pack:
-    """Return the pack with the scores in a `results.json` or in the folder of a run.
-
-    Raises:
-      errors.UserError: the file is not a `results.json`, or has the scores of other weights or of another task.
-    """
+    """Return the pack with the scores of its evaluation, in a `results.json` or in the folder of a run."""
     results = RunFolder(path).read_results() if os.path.isdir(path) else EvalResults.read(path)
     found = (results.fingerprints or {}).get("pack")
     if found != pack.fingerprint:

@@ -41,17 +41,11 @@ class PackSummary(NamedTuple):
 
 
 class Bank:
-    """One base and its packs. Use `create` and `open`.
-
-    Attributes:
-      folder: its full path.
-      manifest: the content of `bank.json`, see `_describe`.
-      base: the copy of the base.
-    """
+    """One base and its packs. Use `create` and `open`."""
 
     def __init__(self, folder: str, manifest: Mapping[str, Any]) -> None:
-        self.folder = folder
-        self.manifest = manifest
+        self.folder = folder  # its full path
+        self.manifest = manifest  # the content of `bank.json`, see `_describe`
         self.base = bases.Base.find(os.path.join(folder, BASE_FOLDER))
 
     @classmethod

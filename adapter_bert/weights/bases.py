@@ -89,21 +89,13 @@ def describe_difference(keys: Sequence[str], found: Mapping[str, Any], expected:
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """A pre-trained BERT: config, tokenizer and checkpoint, each read and hashed at most once.
+    """A pre-trained BERT: config, tokenizer and checkpoint, each read and hashed at most once."""
 
-    Attributes:
-      config_file: path of `bert_config.json`.
-      checkpoint: prefix of the checkpoint. In a run it is `--init_checkpoint`, which `weights.loading` resolves.
-      vocab_file: path of the WordPiece vocabulary.
-      spm_model_file: path of the SentencePiece model, if there is no vocabulary.
-      do_lower_case: whether the tokenizer lower-cases text; the files of a base do not record it.
-    """
-
-    config_file: str
-    checkpoint: str
-    vocab_file: Optional[str] = None
-    spm_model_file: Optional[str] = None
-    do_lower_case: bool = True
+    config_file: str  # path of `bert_config.json`
+    checkpoint: str  # its prefix. In a run it is `--init_checkpoint`, which `weights.loading` resolves
+    vocab_file: Optional[str] = None  # path of the WordPiece vocabulary
+    spm_model_file: Optional[str] = None  # path of the SentencePiece model, if there is no vocabulary
+    do_lower_case: bool = True  # the files of a base do not record it
 
     @classmethod
     def find(cls, folder: str) -> Base:

@@ -29,17 +29,11 @@ USE_TRAINED = "use trained"  # to use the weights after training has finished in
 
 @dataclasses.dataclass(frozen=True)
 class WeightFile:
-    """A file with weights.
+    """A file with weights."""
 
-    Attributes:
-      path: prefix of a checkpoint, or path of a pack.
-      shapes: shapes of its variables.
-      pack: its content, if it is a pack.
-    """
-
-    path: str
+    path: str  # prefix of a checkpoint, or path of a pack
     shapes: parameters.Shapes
-    pack: Optional[packs.Pack] = None
+    pack: Optional[packs.Pack] = None  # its content, if it is a pack
     _digests: Dict[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -89,33 +83,22 @@ class WeightFile:
 
 
 class Assignment(NamedTuple):
-    """The variables that a model takes from one file, with their values if it is a pack.
-
-    The graph reads the values in a checkpoint.
-    """
+    """The variables that a model takes from one file."""
 
     path: str
     names: Tuple[str, ...]
-    values: Optional[Mapping[str, np.ndarray]] = None
+    values: Optional[Mapping[str, np.ndarray]] = None  # of a pack; the graph reads those of a checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Which file provides each variable of a model.
+    """Which file provides each variable of a model."""
 
-    Attributes:
-      files: the files, lowest first.
-      assignments: what is taken from each file.
-      fresh: variables that are initialized at random.
-      step: training step of the highest file; 0 if unknown.
-      digests: hashes of all variables that are not fresh.
-    """
-
-    files: Tuple[WeightFile, ...]
-    assignments: Tuple[Assignment, ...]
-    fresh: Tuple[str, ...]
-    step: int
-    digests: Mapping[str, str]
+    files: Tuple[WeightFile, ...]  # the lowest first
+    assignments: Tuple[Assignment, ...]  # what is taken from each file
+    fresh: Tuple[str, ...]  # variables that are initialized at random
+    step: int  # training step of the highest file; 0 if unknown
+    digests: Mapping[str, str]  # hashes of all variables that are not fresh
 
     @property
     def path(self) -> str:
@@ -143,18 +126,13 @@ class Weights:
 
 @dataclasses.dataclass(frozen=True)
 class WeightRequest:
-    """The weights that the user requests.
+    """The weights that the user requests."""
 
-    Attributes:
-      init_checkpoint: a whole checkpoint; or a checkpoint of a run, loaded on top of the base that the run recorded; or
-        the folder of a run: its pack, or else its newest checkpoint, on top of that base.
-      adapter_pack: a pack or the folder of a run, loaded on top of `init_checkpoint`.
-      whole_checkpoints: whether the run in the output folder saves all variables in its checkpoints.
-    """
-
+    # A whole checkpoint; or a checkpoint of a run, loaded on top of the base that the run recorded; or the folder of a
+    # run: its pack, or else its newest checkpoint, on top of that base.
     init_checkpoint: Optional[str] = None
-    adapter_pack: Optional[str] = None
-    whole_checkpoints: bool = False
+    adapter_pack: Optional[str] = None  # a pack or the folder of a run, loaded on top of `init_checkpoint`
+    whole_checkpoints: bool = False  # whether the run in the output folder saves all variables in its checkpoints
 
 
 def resolve(
@@ -166,7 +144,8 @@ def resolve(
 ) -> Optional[Weights]:
     """Decide which file provides which variable of a model.
 
-    The run in the output folder takes precedence, unless one of its checkpoints is requested for evaluation.
+    The run in the output folder takes precedence, unless one of its checkpoints is requested for evaluation. An error
+    tells which file is missing, damaged, or belongs to another model.
 
     Args:
       spec: the model.
@@ -177,9 +156,6 @@ def resolve(
 
     Returns:
       The weights; None if all variables start at random.
-
-    Raises:
-      errors.UserError: a file is missing, damaged, or belongs to another model.
     """
     resolver = _Resolver(spec, request, base)
     if folder is None:

@@ -41,49 +41,28 @@ _NO_CHECKSUM = "0" * 64
 
 @dataclasses.dataclass(frozen=True)
 class PackConfig:
-    """Describes the weights of a pack. The fields are the keys of `adapter_config.json`.
-
-    Attributes:
-      task: name of the task.
-      architecture: the content of the base's `bert_config.json`.
-      tuning_mode: what was trained, see `optimization.trainable_names`.
-      head: one of `heads.TYPES`.
-      labels: the classes in the order of the head's units; empty for regression and spans.
-      tokenizer: see `bases.describe_tokenizer`.
-      max_seq_length: sequence length in training.
-      base: fingerprint of the frozen variables; None if everything was trained.
-      created: date, ISO 8601 in UTC.
-      adapter: the fields of an `AdapterConfig`; None in modes without adapters.
-      tune_top_layers: number of layers in mode `top_layers`.
-      metrics: scores on the dev split, the primary metric first; empty if it was not evaluated.
-      loss: mean loss on the dev split.
-      collapsed: whether all predictions for the dev split were the same.
-      seed: seed of the training run; None if unknown.
-      step: training step of the weights.
-      training: other settings of the training run, by flag.
-      versions: versions of the software that trained it.
-      origin: where the weights come from, if they were not trained by this project.
-    """
+    """Describes the weights of a pack. The fields are the keys of `adapter_config.json`."""
 
     task: str
-    architecture: Mapping[str, Any]
-    tuning_mode: str
-    head: str
-    labels: Sequence[str]
-    tokenizer: Mapping[str, Any]
-    max_seq_length: int
-    base: Optional[str]
-    created: str
-    adapter: Optional[Mapping[str, Any]] = None
-    tune_top_layers: Optional[int] = None
+    architecture: Mapping[str, Any]  # the content of the base's `bert_config.json`
+    tuning_mode: str  # what was trained, see `optimization.trainable_names`
+    head: str  # one of `heads.TYPES`
+    labels: Sequence[str]  # the classes in the order of the head's units; empty for regression and spans
+    tokenizer: Mapping[str, Any]  # see `bases.describe_tokenizer`
+    max_seq_length: int  # in training
+    base: Optional[str]  # fingerprint of the frozen variables; None if everything was trained
+    created: str  # date, ISO 8601 in UTC
+    adapter: Optional[Mapping[str, Any]] = None  # the fields of an `AdapterConfig`; None in modes without adapters
+    tune_top_layers: Optional[int] = None  # number of layers in mode `top_layers`
+    # Scores of the dev split, the primary metric first; empty if it was not evaluated.
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    loss: Optional[float] = None
-    collapsed: Optional[bool] = None
-    seed: Optional[int] = None
-    step: int = 0
-    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    origin: Optional[Mapping[str, Any]] = None
+    loss: Optional[float] = None  # mean over the dev split
+    collapsed: Optional[bool] = None  # whether all predictions for the dev split were the same
+    seed: Optional[int] = None  # of the training run; None if unknown
+    step: int = 0  # training step of the weights
+    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # other settings of the run, by flag
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the software that trained it
+    origin: Optional[Mapping[str, Any]] = None  # of weights that were not trained by this project
 
     @property
     def bert_config(self) -> modeling.BertConfig:
@@ -148,15 +127,10 @@ def _make_spec(architecture: str, adapter: str, head: heads.Head, mode: str, top
 
 @dataclasses.dataclass(frozen=True)
 class Pack:
-    """Trained weights and their description.
-
-    Attributes:
-      config: description of the weights.
-      tensors: variable name -> float32 values.
-    """
+    """Trained weights and their description."""
 
     config: PackConfig
-    tensors: Mapping[str, np.ndarray]
+    tensors: Mapping[str, np.ndarray]  # variable name -> float32 values
 
     @property
     def num_parameters(self) -> int:
@@ -186,7 +160,7 @@ def now() -> str:
 
 
 def with_scores(pack: Pack, scores: Any) -> Pack:
-    """Return the pack with these scores (an `evaluation.Scores`)."""
+    """Return the pack with these scores, a `Scores` or `EvalResults`."""
     config = dataclasses.replace(
         pack.config, metrics=dict(scores.metrics), loss=scores.loss, collapsed=bool(scores.collapsed)
     )

@@ -31,18 +31,11 @@ STARTING_POINTS = ("init_checkpoint", "adapter_pack")
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """A run that is started, continued or evaluated, with the settings that its folder recorded earlier.
+    """A run that is started, continued or evaluated, with the settings that its folder recorded earlier."""
 
-    Attributes:
-      settings: settings of this command.
-      recorded: settings recorded by the run that is continued or evaluated; empty if there is none.
-      fingerprints: labels and hashes that identify the data and the base; the key `facts` of `settings.json`.
-      seed: seed of the run.
-    """
-
-    settings: Settings
-    recorded: Mapping[str, Any]
-    fingerprints: Mapping[str, Any]
+    settings: Settings  # of this command
+    recorded: Mapping[str, Any]  # by the run that is continued or evaluated; empty if there is none
+    fingerprints: Mapping[str, Any]  # labels and hashes of data and base; the key `facts` of `settings.json`
     seed: int
 
     def training_settings(self) -> Dict[str, Any]:
@@ -191,16 +184,10 @@ class RunFolder:
 
 @dataclasses.dataclass(frozen=True)
 class BestPack:
-    """The pack in a run's folder: its best weights, or its last ones if none were scored.
-
-    Attributes:
-      folder: output folder of the run.
-      config: description of the pack, apart from its step, date and software versions.
-      trained_names: names of the trainable variables.
-    """
+    """The pack in a run's folder: its best weights, or its last ones if none were scored."""
 
     folder: RunFolder
-    config: packs.PackConfig
+    config: packs.PackConfig  # without its step, date and software versions
     trained_names: Sequence[str]
 
     def saved(self) -> Optional[packs.PackConfig]:

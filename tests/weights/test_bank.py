@@ -86,22 +86,6 @@ def test_a_bank_of_an_invalid_base_is_not_created(base, tmp_path):
     assert os.listdir(tmp_path) == ["base"]
 
 
-def make_old(path: str, seconds: float = 7200) -> None:
-    inside = [os.path.join(top, name) for top, folders, names in os.walk(path) for name in folders + names]
-    for each in inside + [path]:
-        os.utime(each, (time.time() - seconds,) * 2)
-
-
-def test_old_leftovers_of_a_killed_creation_are_removed(base, tmp_path):
-    for name in ("bank.01234567.partial", "bank.89abcdef.partial", "bankrupt.01234567.partial"):
-        (tmp_path / name / "base").mkdir(parents=True)
-        (tmp_path / name / "base" / "vocab.txt").write_text("the\n")
-        if "01234567" in name:
-            make_old(str(tmp_path / name))
-    Bank.create(str(tmp_path / "bank"), base)
-    assert sorted(os.listdir(tmp_path)) == ["bank", "bank.89abcdef.partial", "bankrupt.01234567.partial"]
-
-
 def test_a_folder_that_is_not_a_bank_is_not_opened(tmp_path):
     for folder in (str(tmp_path / "none"), str(tmp_path)):
         assert_mentions(message_of(Bank.open, folder), folder, "scripts/bank.py create")
@@ -283,7 +267,7 @@ def test_leftovers_are_not_listed_and_removed_when_they_are_old(bank):
         with open(os.path.join(folder, name), "w") as file:
             file.write("half")
         if "89abcdef" not in name:
-            make_old(os.path.join(folder, name))
+            os.utime(os.path.join(folder, name), (time.time() - 7200,) * 2)
     assert bank.names() == [] and len(list(bank.verify())) == 1
     bank.add(make_pack(bank.base), "cola")
     assert other_files(bank) == kept and bank.names() == ["cola"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import multiprocessing
 import os
-import random
 import time
 from typing import Any, List
 
@@ -94,27 +92,6 @@ def test_of_processes_that_create_the_same_bank_one_succeeds(base, tmp_path):
 def server():
     with ForkServer(__name__) as started:
         yield started
-
-
-def write_forever(tell: Any, folder: str) -> None:
-    bank = Bank.open(folder)
-    # Large, so that the kill may come in the middle of a file.
-    members = [make_pack(bank.base, seed, adapter={"size": 1024}) for seed in (1, 2)]
-    for index in itertools.count():
-        bank.add(members[index % 2], "kept", replace=True)
-        tell()
-        outcome_of(bank.add, members[index % 2], "new")
-        if index % 3 == 0:
-            bank.remove("new")
-
-
-def test_a_killed_writer_leaves_complete_packs(server, bank):
-    moments = random.Random(1)
-    for _ in range(15):
-        server.kill("write_forever", bank.folder, seconds=moments.uniform(0, 0.1))
-        assert problems(bank) == {}
-        assert "kept" in bank.names()
-        assert {bank.read(name).config.adapter["size"] for name in bank.names()} == {1024}
 
 
 def add_and_die(tell: Any, folder: str, name: str, place: str, step: str) -> None:

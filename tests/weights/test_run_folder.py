@@ -37,19 +37,16 @@ def test_a_new_folder_contains_no_run(tmp_path):
     assert folder.history().evaluations == [] and folder.result_files() == []
 
 
-def test_claiming_a_folder_records_settings_and_fingerprints(folder, flags):
+def test_training_records_settings_and_fingerprints_and_evaluation_records_nothing(folder, flags, tmp_path):
     recorded = folder.read_settings()
     assert recorded["facts"] == dict(FINGERPRINTS, base="sha256:2", frozen=None), "older versions read this key"
     assert (recorded["learning_rate"], recorded["seed"], recorded["task_name"]) == (5e-5, 1, "CoLA")
     assert list(recorded) == sorted(recorded)
     assert folder.labels(ClassifierSettings(**flags)) == ["0", "1"]
-
-
-def test_an_evaluation_records_nothing(flags):
-    folder = RunFolder(flags["output_dir"])
+    other = RunFolder(str(tmp_path / "other"))
     settings = ClassifierSettings(**dict(flags, do_train=False, do_eval=True))
-    folder.claim(folder.check_same_run(settings, {}), {})
-    assert os.listdir(folder.path) == []
+    other.claim(other.check_same_run(settings, {}), {})
+    assert os.listdir(other.path) == []
 
 
 @pytest.mark.parametrize(
