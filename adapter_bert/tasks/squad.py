@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors, files
 from adapter_bert.common.cached_property import cached_property
@@ -195,19 +195,19 @@ def parse(content: Dict[str, Any], path: str) -> Dataset:
     """Convert the content of a file to a dataset, see `read`."""
     parser = _Parser()
     paragraphs = tuple(parser.paragraphs(_Node(path, "", content)))
-    dataset = Dataset(path, paragraphs, says_impossible=len(parser.places) > len(parser.unmarked))
+    dataset = Dataset(path, paragraphs, says_impossible=bool(parser.marks))
     if not dataset.num_questions:
         raise errors.UserError(f"{path} contains no questions.")
-    if parser.unmarked and dataset.has_answers:
-        marked = tuple(_mark_impossible(paragraph, parser.unmarked) for paragraph in paragraphs)
+    if len(parser.marks) < len(parser.places) and dataset.has_answers:
+        marked = tuple(_mark_impossible(paragraph, parser.marks) for paragraph in paragraphs)
         dataset = dataclasses.replace(dataset, paragraphs=marked)
     return dataset
 
 
-def _mark_impossible(paragraph: Paragraph, unmarked: Set[str]) -> Paragraph:
+def _mark_impossible(paragraph: Paragraph, marks: Mapping[str, bool]) -> Paragraph:
     """Mark questions without answers as impossible, if the file does not say whether they are."""
     questions = (
-        dataclasses.replace(question, is_impossible=not question.answers) if question.id in unmarked else question
+        question if question.id in marks else dataclasses.replace(question, is_impossible=not question.answers)
         for question in paragraph.questions
     )
     return Paragraph(paragraph.context, tuple(questions))
@@ -253,11 +253,11 @@ class _Node(NamedTuple):
 
 
 class _Parser:
-    """Convert JSON to paragraphs. Collect the place of each question by id, and ids without `is_impossible`."""
+    """Convert JSON to paragraphs. Collect the place of each question by id, and `is_impossible` where it is given."""
 
     def __init__(self) -> None:
         self.places: Dict[str, str] = {}
-        self.unmarked: Set[str] = set()
+        self.marks: Dict[str, bool] = {}
 
     def paragraphs(self, top: _Node) -> Iterator[Paragraph]:
         for article in top.at("data").items():
@@ -275,11 +275,9 @@ class _Parser:
         answers: Tuple[GoldAnswer, ...] = ()
         if node.has("answers"):
             answers = tuple(_parse_answer(answer, context) for answer in node.at("answers").items())
-        is_impossible = False
         if node.has("is_impossible"):
-            is_impossible = node.at("is_impossible").typed(bool, "true or false")
-        else:
-            self.unmarked.add(question_id)
+            self.marks[question_id] = node.at("is_impossible").typed(bool, "true or false")
+        is_impossible = self.marks.get(question_id, False)
         if is_impossible and answers:
             raise node.error(
                 f"is_impossible is true, but there are answers, first {json.dumps(answers[0].text)[:60]}. Remove one "

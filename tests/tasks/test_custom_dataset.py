@@ -127,9 +127,6 @@ def test_nothing_is_held_out_with_a_dev_file_or_a_fraction_of_0_or_too_few_rows(
     assert_mentions(message_of(read, CustomData(path), "train", "dev"), path, "too few rows", "--dev_file")
 
 
-# ------------------------------------------------------------------------------------------ stored labels
-
-
 def test_labels_come_from_the_earlier_training_or_flags_or_the_training_file(tmp_path, yes_no):
     test = write_file(tmp_path, "test.csv", "text\none\n")
     missing = CustomData(train_file=str(tmp_path / "gone.csv"), test_file=test)
@@ -206,9 +203,6 @@ def test_a_dev_label_that_the_training_file_lacks_is_reported(tmp_path, yes_no):
     assert_mentions(message_of(read, CustomData(yes_no, other, labels=("a", "b")), "dev"), other, "a, b")
 
 
-# --------------------------------------------------------------------------------- --labels and --label_map
-
-
 def test_only_listed_labels_are_kept_in_their_order_after_mapping(tmp_path, log):
     path = write_file(tmp_path, "a.csv", table(("1", "Y"), ("2", "Yes"), ("3", "N"), ("4", "N/A"), ("5", "No")))
     data = CustomData(path, labels=("Yes", "No"), label_map={"Y": "Yes", "N": "No", "yep": "Yes"}, dev_fraction=0)
@@ -243,9 +237,6 @@ def test_labels_that_differ_only_in_case_are_warned_about(tmp_path, log):
 )
 def test_an_impossible_or_missing_setting_is_reported(wanted, settings, facts):
     assert_mentions(message_of(lambda: read(CustomData(**settings), wanted)), *facts)
-
-
-# --------------------------------------------------------------------------------------------- regression
 
 
 def test_numbers_are_read_for_a_regression_task(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import os
 import re
@@ -13,7 +12,6 @@ import pytest
 
 from adapter_bert.tasks import custom
 from adapter_bert.tasks.custom import CustomData
-from adapter_bert.tasks.custom.formats import read_table
 from tests.helpers import ROOT, SHARED
 
 pytestmark = pytest.mark.smoke
@@ -82,12 +80,3 @@ def test_real_files_have_their_published_numbers_of_rows(name):
     assert len(examples["dev"]) == dev_rows if dev_rows else share == pytest.approx(0.1, abs=0.02)
     assert len(examples.get("test", ())) == (1109 if data.test_file else 0)
     assert all(example.text_a.strip() for split in examples.values() for example in split)
-
-
-def test_cells_of_a_real_file_are_those_of_the_csv_module():
-    path = real_data("PoliticalMessage").train_file
-    with open(path, encoding="latin-1", newline="") as file:
-        expected = [(row["text"], row["message"]) for row in csv.DictReader(file)]
-    table = read_table(path, ["text", "message"])
-    columns = [table.find("text"), table.find("message")]
-    assert [tuple(table.text(row, column) for column in columns) for row in table.rows] == expected

@@ -223,9 +223,6 @@ def test_classes_metrics_and_submissions_are_the_published_ones(task_name, label
     assert task.label_range == ((0.0, 5.0) if task.is_regression else None)
 
 
-# ----------------------------------------------------------------------------------------------------- XNLI
-
-
 @pytest.fixture
 def xnli_dir(tmp_path):
     for language, text in (("zh", "从概念上看"), ("de", "Begrifflich")):
@@ -266,8 +263,6 @@ def test_the_xnli_processor_reads_chinese_by_default(xnli_dir):
     processor.language = "klingon"
     assert_mentions(message_of(processor.get_dev_examples, folder), "'XNLI-klingon'")
 
-
-# ------------------------------------------------------------------------------------------------- real data
 
 # Task -> rows of train, dev and test.
 REAL = {

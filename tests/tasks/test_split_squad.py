@@ -10,7 +10,7 @@ import pytest
 
 from adapter_bert.tasks import squad
 from scripts import split_squad
-from tests.helpers import ROOT, SHARED, assert_mentions, write_file
+from tests.helpers import ROOT, assert_mentions, write_file
 from tests.tasks.test_squad import paragraph, qa, write
 
 
@@ -100,21 +100,6 @@ def test_a_part_without_questions_is_reported_and_lone_surrogates_are_kept(tmp_p
     whole["data"][0]["paragraphs"] = []
     with pytest.raises(SystemExit, match="no questions"):
         split(tmp_path, write(tmp_path, whole), out="-2")
-
-
-@pytest.mark.parametrize("name, count", [("dev-v1.1.rebuilt.json", 48), ("dev-v2.0.rebuilt.json", 35)])
-def test_a_published_file_is_split(tmp_path, name, count):
-    source = os.path.join(SHARED, "data", "squad", name)
-    if not os.path.exists(source):
-        pytest.skip(f"REAL DATA NOT TESTED: there is no {source}")
-    parts = split(tmp_path, source)
-    assert (
-        len(set(titles(parts[0]))) + len(set(titles(parts[1]))) == len({*titles(parts[0]), *titles(parts[1])}) == count
-    )
-    whole, train, dev = squad.read(source), *(squad.parse(part, source) for part in parts)
-    assert train.num_questions + dev.num_questions == whole.num_questions
-    assert {**train.golds(), **dev.golds()} == whole.golds()
-    assert {page.context for page in train.paragraphs}.isdisjoint(page.context for page in dev.paragraphs)
 
 
 def test_the_script_runs_from_the_command_line_in_any_folder(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
-from typing import Any, Dict, Iterable, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.tasks.custom.table import cell_text, one_line
@@ -25,7 +25,17 @@ def class_weights(
     if not labels:
         raise errors.UserError(f"--class_weights={choice} needs classes, but this is a regression task.")
     if choice.lower() == "balanced":
-        return _balanced_weights([example.label for example in examples], labels)
+        import numpy as np
+        from sklearn.utils.class_weight import compute_class_weight  # slow to import
+
+        found = [example.label for example in examples]
+        missing = sorted(set(labels) - set(found))
+        if missing:
+            name = shorten(missing[0])
+            raise errors.UserError(
+                f"--class_weights=balanced needs training examples of every label; '{name}' has none."
+            )
+        return tuple(compute_class_weight("balanced", classes=np.array(labels), y=found).tolist())
     weights = dict.fromkeys(labels, 1.0)
     for label, text in parse_map(choice, "--class_weights").items():
         if label not in weights:
@@ -34,18 +44,6 @@ def class_weights(
         if weights[label] <= 0:
             raise errors.UserError(f"--class_weights: expected a positive number for '{label}', found '{text}'.")
     return tuple(weights.values())
-
-
-def _balanced_weights(found: Sequence[Any], labels: Sequence[str]) -> Tuple[float, ...]:
-    missing = sorted(set(labels) - set(found))
-    if missing:
-        raise errors.UserError(
-            f"--class_weights=balanced needs training examples of every label; '{shorten(missing[0])}' has none."
-        )
-    import numpy as np
-    from sklearn.utils.class_weight import compute_class_weight  # slow to import
-
-    return tuple(compute_class_weight("balanced", classes=np.array(labels), y=found).tolist())
 
 
 def parse_list(text: str) -> Tuple[str, ...]:
