@@ -23,7 +23,7 @@ def variable_name(variable: tf.Variable) -> str:
 def trainable_variables(mode: str, top_layers: Optional[int] = None) -> List[tf.Variable]:
     """Return the trainable variables of the default graph; see `trainable_names` for the arguments."""
     by_name = {variable_name(variable): variable for variable in tf.trainable_variables()}
-    return [by_name[name] for name in trainable_names(list(by_name), mode, top_layers=top_layers)]
+    return [by_name[name] for name in trainable_names(list(by_name), mode, top_layers)]
 
 
 def learning_rate_schedule(

@@ -125,6 +125,7 @@ def test_an_invalid_config_is_an_error(changes, facts):
 def test_a_config_has_the_papers_values_sorts_its_layers_and_is_immutable():
     config = AdapterConfig()
     assert config == AdapterConfig(size=64, activation="gelu", init_scale=1e-2, layers=None, placement="both")
+    assert AdapterConfig(activation=None) == AdapterConfig(activation="")
     assert AdapterConfig(layers=[2, 0]) == AdapterConfig(layers=(0, 2))
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.size = 8

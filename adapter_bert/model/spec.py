@@ -32,7 +32,7 @@ class ModelSpec:
     @cached_property
     def trained_names(self) -> List[str]:
         """Names of the trainable variables."""
-        return optimization.trainable_names(list(self.shapes), self.tuning_mode, top_layers=self.top_layers)
+        return optimization.trainable_names(list(self.shapes), self.tuning_mode, self.top_layers)
 
     @cached_property
     def frozen_names(self) -> List[str]:

@@ -45,23 +45,20 @@ def count_layers(names: Sequence[str]) -> int:
     return 1 + max((index for index in indices if index is not None), default=-1)
 
 
-def trainable_names(
-    names: Sequence[str], mode: str, num_layers: Optional[int] = None, top_layers: Optional[int] = None
-) -> List[str]:
+def trainable_names(names: Sequence[str], mode: str, top_layers: Optional[int] = None) -> List[str]:
     """Return the names of the trainable variables, in the given order.
 
     Args:
       names: names of all variables of the model, without `:0`.
       mode: `adapter` (adapters, LayerNorms, head), `full` (everything), `top_layers` (the top n encoder layers,
         pooler, head; everything if n is the number of layers), `layer_norm` (LayerNorms, head) or `head`.
-      num_layers: number of encoder layers; by default inferred from the names.
       top_layers: n, only in mode `top_layers`.
 
     Raises:
       errors.UserError: there are fewer than n layers, or the mode is `adapter` and the model has no adapters.
     """
     check_mode(mode, top_layers)
-    num_layers = count_layers(names) if num_layers is None else num_layers
+    num_layers = count_layers(names)
     if mode == "adapter" and not any(ADAPTER.search(name) for name in names):
         raise errors.UserError(
             "The tuning mode is 'adapter', but the model has no adapters. Build it with an adapter_fn, or use another "

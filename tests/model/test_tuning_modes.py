@@ -72,7 +72,6 @@ def test_numbered_layer_norms_of_a_notebook_are_trained():
     "mode, arguments, facts",
     [
         ("top_layers", {"top_layers": 3}, ["3", "2"]),
-        ("top_layers", {"num_layers": 12, "top_layers": 13}, ["13", "12"]),
         ("top_layers", {}, ["'top_layers'", "at least 1", "None"]),
         ("top_layers", {"top_layers": 0}, ["'top_layers'", "at least 1", "0"]),
         ("top_layers", {"top_layers": -1}, ["'top_layers'", "at least 1", "-1"]),

@@ -56,7 +56,7 @@ class TestRun:
     def test_every_other_mode_trains_plain_bert(self, given, mode):
         run(given, do_train=True, do_eval=True, **mode)
         shapes = parameters.model_shapes(tiny_config(), ClassificationHead(2), None)
-        expected = set(optimization.trainable_names(list(shapes), mode["tuning_mode"], 2, mode.get("tune_top_layers")))
+        expected = set(optimization.trainable_names(list(shapes), mode["tuning_mode"], mode.get("tune_top_layers")))
         saved, slots = (
             {variable for variable, _ in tf.train.list_variables(os.path.join(given["output_dir"], name))}
             for name in ("model.ckpt-8", "optimizer.ckpt-8")
