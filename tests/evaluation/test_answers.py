@@ -167,33 +167,27 @@ def test_sums_are_compared_in_64_bits():
     assert answer_of({3: highest}, {3: highest}, 1).candidates == (Candidate("Ada", 1.0, highest, highest),)
 
 
-def test_a_repeated_text_has_its_best_logits():
-    answer = answer_of({3: 2.0, 7: 3.0}, {3: 2.0, 7: 3.0}, 3, context="to be or not to be")
-    assert [c[2:] for c in answer.candidates if c.text == "to"] == [(3.0, 3.0)]
+ABOVE = ({0: 4.0, 3: 3.0}, {0: 2.0, 3: 1.0})
 
 
-@pytest.mark.parametrize("threshold, text", [(0.0, ""), (1.9, ""), (2.0, "Ada"), (3.0, "Ada"), (math.inf, "Ada")])
-def test_no_answer_is_predicted_if_its_score_is_higher_by_more_than_the_threshold(threshold, text):
-    answer = answer_of({0: 4.0, 3: 3.0}, {0: 2.0, 3: 1.0}, version_2=True, null_threshold=threshold)
-    assert (answer.text, answer.best_text, answer.null_odds) == (text, "Ada", 2.0)
-    assert texts_of(answer) == ["", "Ada"]  # regardless of the threshold
-
-
-def test_no_answer_is_appended_if_it_is_not_among_the_best():
-    answer = answer_of({0: -7.0, 3: 3.0, 4: 2.0}, {0: -6.0, 3: 1.0, 4: 2.0}, version_2=True)
-    assert texts_of(answer) == ["Ada wrote", "Ada", ""]
-    assert answer.candidates[-1][2:] == (-7.0, -6.0)
-    assert (answer.text, answer.null_odds) == ("Ada wrote", -13.0 - 5.0)
+@pytest.mark.parametrize(
+    "logits, n_best_size, threshold, text, null_odds, texts",
+    [
+        # No answer is predicted if its score is higher by more than the threshold.
+        *[(ABOVE, 2, threshold, "", 2.0, ["", "Ada"]) for threshold in (0.0, 1.9)],
+        *[(ABOVE, 2, threshold, "Ada", 2.0, ["", "Ada"]) for threshold in (2.0, math.inf)],
+        # It is appended if it is not among the best.
+        (({0: -7.0, 3: 3.0, 4: 2.0}, {0: -6.0, 3: 1.0, 4: 2.0}), 2, 0.0, "Ada wrote", -18.0, ["Ada wrote", "Ada", ""]),
+        (({0: 2.0, 3: 3.0}, {0: 2.0, 3: 3.0}), 1, -4.0, "", -2.0, ["Ada", ""]),
+        # Of equal scores, a text comes first.
+        (({0: 2.0, 3: 3.0}, {0: 2.0, 3: 1.0}), 2, 0.0, "Ada", 0.0, ["Ada", ""]),
+    ],
+)
+def test_no_answer_is_a_candidate_in_version_2(logits, n_best_size, threshold, text, null_odds, texts):
+    answer = answer_of(*logits, n_best_size, version_2=True, null_threshold=threshold)
+    assert (answer.text, answer.null_odds, texts_of(answer)) == (text, null_odds, texts)
+    assert answer.best_text == next(filter(None, texts))
     assert sum(candidate.probability for candidate in answer.candidates) == pytest.approx(1)
-    # Also if the list has a single entry.
-    answer = answer_of({0: 2.0, 3: 3.0}, {0: 2.0, 3: 3.0}, 1, version_2=True, null_threshold=-4.0)
-    assert (answer.text, answer.best_text, answer.null_odds) == ("", "Ada", -2.0)
-    assert texts_of(answer) == ["Ada", ""]
-
-
-def test_of_equal_scores_a_text_comes_before_no_answer():
-    answer = answer_of({0: 2.0, 3: 3.0}, {0: 2.0, 3: 1.0}, version_2=True)
-    assert texts_of(answer) == ["Ada", ""] and (answer.text, answer.null_odds) == ("Ada", 0.0)
 
 
 def test_no_answer_has_the_lowest_score_of_all_windows():

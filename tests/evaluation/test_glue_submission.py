@@ -20,6 +20,7 @@ from adapter_bert.tasks.task import Task
 from tests.helpers import ROOT, assert_mentions, message_of
 
 COLA, STSB, WNLI = tasks.get("CoLA"), tasks.get("STS-B"), tasks.get("WNLI")
+NLI_LABELS = ["contradiction", "entailment", "neutral"]
 PRICE = Task("Price", labels=(), metrics=("spearman",))
 TOPIC = Task("My topics: A/B", labels=("sports", "press & politics"))
 
@@ -38,10 +39,7 @@ def full_text(task: Task, shift: int = 0) -> str:
     "task, predictions, cells",
     [
         *[(tasks.get(name), range(2), ["0", "1"]) for name in ("CoLA", "SST-2", "MRPC", "QQP", "WNLI")],
-        *[
-            (tasks.get(name), np.arange(3), ["contradiction", "entailment", "neutral"])
-            for name in ("MNLI", "MNLI-mm", "AX")
-        ],
+        *[(tasks.get(name), np.arange(3), NLI_LABELS) for name in ("MNLI", "MNLI-mm", "AX")],
         *[(tasks.get(name), np.arange(2), ["entailment", "not_entailment"]) for name in ("QNLI", "RTE")],
         # Numbers are rounded and clipped to the range of the task.
         (
