@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import types
 import warnings
 from typing import NamedTuple
@@ -13,6 +14,8 @@ import pytest
 
 from adapter_bert.evaluation.answers import AnswerRules, Candidate, PredictedAnswer, find_answer
 from tests.helpers import assert_mentions, message_of
+
+pytestmark = pytest.mark.filterwarnings("error")
 
 CONTEXT = "Ada wrote notes in London."
 LOW = -5.0
@@ -26,41 +29,24 @@ class FakeWindow(NamedTuple):
     has_max_context: np.ndarray
 
 
-@pytest.fixture(autouse=True)
-def no_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
-
-
 def token_spans(context):
     """Return the character spans of the words; a full stop is a word."""
-    spans, start = [], 0
-    for word in context.replace(".", " .").split():
-        start = context.index(word, start)
-        spans.append((start, start + len(word)))
-        start += len(word)
-    return spans
+    return [match.span() for match in re.finditer(r"[^\s.]+|\.", context)]
+
+
+def window_of_spans(first, *spans, has_max_context=None):
+    starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
+    has_max_context = [True] * len(spans) if has_max_context is None else has_max_context
+    return FakeWindow(first, starts, ends, np.array(has_max_context, bool))
 
 
 def make_window(context=CONTEXT, first=3, tokens=slice(None), has_max_context=None):
-    spans = np.array(token_spans(context)[tokens], np.int64).reshape(-1, 2)
-    if has_max_context is None:
-        has_max_context = np.ones(len(spans), bool)
-    return FakeWindow(first, spans[:, 0], spans[:, 1], np.asarray(has_max_context, bool))
-
-
-def window_of_spans(first, *spans):
-    starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
-    return FakeWindow(first, starts, ends, np.ones(len(spans), bool))
+    return window_of_spans(first, *token_spans(context)[tokens], has_max_context=has_max_context)
 
 
 def make_logits(values, length=12):
     """Return logits that are low except at the given positions."""
-    logits = np.full(length, LOW, np.float32)
-    for position, value in values.items():
-        logits[position] = value
-    return logits
+    return np.array([values.get(position, LOW) for position in range(length)], np.float32)
 
 
 def answer_of(start, end, n_best_size=2, windows=None, context=CONTEXT, **rules):

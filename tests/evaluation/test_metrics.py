@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 import sklearn.metrics
@@ -13,7 +11,7 @@ from adapter_bert import tasks
 from adapter_bert.evaluation import metrics
 from tests.helpers import assert_mentions, message_of
 
-pytestmark = pytest.mark.smoke
+pytestmark = [pytest.mark.smoke, pytest.mark.filterwarnings("error")]
 
 CLASS_METRICS = ("accuracy", "matthews", "f1", "macro_f1")
 NUMBER_METRICS = ("pearson", "spearman")
@@ -22,13 +20,6 @@ NUMBER_METRICS = ("pearson", "spearman")
 LABELS = np.array([1, 1, 1, 1, 0, 1, 1, 0, 0, 0])
 CLASSES = np.array([1, 1, 1, 1, 1, 0, 0, 0, 0, 0])
 NUMBERS = np.array([0.0, 1.0, 3.0, 5.0])
-
-
-@pytest.fixture(autouse=True)
-def no_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 def test_class_metrics_follow_from_the_confusion_matrix():

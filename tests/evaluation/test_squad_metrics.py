@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import types
 from typing import Mapping, Optional
 
@@ -18,7 +15,7 @@ from hypothesis import strategies as st
 
 from adapter_bert.evaluation.squad_metrics import Golds, normalize, score_v1, score_v2
 from scripts import score_squad
-from tests.helpers import ROOT, assert_mentions, message_of
+from tests.helpers import assert_mentions, message_of
 
 
 @pytest.mark.parametrize(
@@ -356,12 +353,3 @@ def test_invalid_null_odds_are_an_error(paths, value):
 def test_files_and_options_that_do_not_match_are_an_error(paths, args, facts):
     args, facts = ([text.format(**vars(paths)) for text in texts] for texts in (args, facts))
     assert_mentions(error_of(*args), *facts)
-
-
-def test_the_script_prints_only_scores_to_stdout(paths):
-    predictions = write(paths.folder / "some.json", {"q1": "Denver", "x": "y"})
-    command = [sys.executable, os.path.join(ROOT, "scripts", "score_squad.py"), paths.v2, predictions]
-    process = subprocess.run(command, capture_output=True, text=True, cwd=str(paths.folder))
-    assert process.returncode == 0, process.stderr
-    assert json.loads(process.stdout)["exact"] == 100.0
-    assert_mentions(process.stderr, "score_squad.py: warning: 4 of 5 questions")
