@@ -67,9 +67,8 @@ def _describe_base(bank: Bank) -> str:
     )
 
 
-def list_packs(args: argparse.Namespace) -> None:
+def list_packs(bank: Bank, args: argparse.Namespace) -> None:
     """Print a table of the packs, and totals."""
-    bank = Bank.open(args.bank)
     summaries = bank.summaries()
     print(f"{bank.folder}: {_describe_base(bank)}.")
     if summaries:
@@ -107,9 +106,8 @@ def describe_totals(summaries: Sequence[PackSummary], base: int) -> str:
     return text + "."
 
 
-def show(args: argparse.Namespace) -> None:
+def show(bank: Bank, args: argparse.Namespace) -> None:
     """Print the configuration of a pack."""
-    bank = Bank.open(args.bank)
     pack = bank.read(args.name)
     values = {
         "name": args.name,
@@ -149,9 +147,8 @@ def _format_value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def add(args: argparse.Namespace) -> None:
+def add(bank: Bank, args: argparse.Namespace) -> None:
     """Add a pack to the bank."""
-    bank = Bank.open(args.bank)
     pack = packs.read(packs.find(args.path))
     if args.results:
         pack = with_results(pack, args.results)
@@ -180,19 +177,18 @@ def with_results(pack: packs.Pack, path: str) -> packs.Pack:
     return packs.with_scores(pack, results)
 
 
-def remove(args: argparse.Namespace) -> None:
+def remove(bank: Bank, args: argparse.Namespace) -> None:
     """Remove packs; if one of the names is unknown, none."""
-    bank = Bank.open(args.bank)
     for name in args.names:
         bank.path(name)
     for name in dict.fromkeys(args.names):
         print(f"Removed {bank.remove(name)}.")
 
 
-def verify(args: argparse.Namespace) -> None:
+def verify(bank: Bank, args: argparse.Namespace) -> None:
     """Check every byte of the bank; exit with code 1 if something is wrong."""
     problems = []
-    for name, problem in Bank.open(args.bank).verify():
+    for name, problem in bank.verify():
         print(f"BAD   {name}: {problem}" if problem else f"good  {name}", flush=True)
         problems.append(problem)
     print(f"{problems.count(None)} of {len(problems)} are good (including the base, {BASE}).")
@@ -200,13 +196,11 @@ def verify(args: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def export(args: argparse.Namespace) -> None:
+def export(bank: Bank, args: argparse.Namespace) -> None:
     """Write a pack for other programs."""
-    bank = Bank.open(args.bank)
     if args.format == "pack":
-        path = args.output
-        if not packs.is_pack(path):
-            path = os.path.join(path, args.name + packs.ENDING)
+        inside = os.path.join(args.output, args.name + packs.ENDING)
+        path = args.output if packs.is_pack(args.output) else inside
         if not args.overwrite:
             files.check_absent(path)
         pack = bank.read(args.name)
@@ -227,9 +221,8 @@ def export(args: argparse.Namespace) -> None:
         print(" ".join(f"--{name}={value}" for name, value in flags.items()))
 
 
-def import_pack(args: argparse.Namespace) -> None:
+def import_pack(bank: Bank, args: argparse.Namespace) -> None:
     """Add weights that other programs trained on this base."""
-    bank = Bank.open(args.bank)
     if args.format == "pack":
         if args.task_name or args.labels is not None:
             raise errors.UserError("A pack contains its task and labels: omit --task_name and --labels.")
@@ -271,7 +264,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def command(run: Callable[[argparse.Namespace], None], name: str, about: str) -> Callable[..., Any]:
+    def command(run: Callable[..., None], name: str, about: str) -> Callable[..., Any]:
         added = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
         added.set_defaults(run=run)
         added.add_argument("--bank", required=True, help="local folder of the bank")
@@ -327,7 +320,10 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run one command."""
     args = make_parser().parse_args(argv)
     with files.user_errors():
-        args.run(args)
+        if args.run is create:
+            create(args)
+        else:
+            args.run(Bank.open(args.bank), args)
 
 
 if __name__ == "__main__":

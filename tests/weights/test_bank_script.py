@@ -18,6 +18,8 @@ from scripts import bank as command
 from tests.helpers import assert_mentions, make_pack
 from tests.weights.test_bank import damage
 
+SPANS = {"head": "span", "task": "SQuAD-v1.1", "metrics": {"f1": 81.25, "exact_match": 72.5}}
+
 
 def run(capsys, *args: str) -> str:
     capsys.readouterr()
@@ -58,19 +60,20 @@ def test_list_prints_a_row_for_each_pack_and_totals(bank, here, capsys):
     assert "0 packs, 0.0 MB" in run(capsys, "list", here)
     bank.add(make_pack(bank.base, metrics={}, seed=None), "cola")
     bank.add(make_pack(bank.base, mode="full", task="RTE", collapsed=True, metrics={"accuracy": None}), "rte")
+    bank.add(make_pack(bank.base, **SPANS), "squad")
     bank.add(make_pack(bank.base, mode="top_layers"), "top")
     bank.add(make_pack(bank.base), "bad")
     damage(bank.path("bad"), 30)
-    out = run(capsys, "list", here).split("\n")
-    assert out[1].split() == ["name", "task", "mode", "parameters", "MB", "score", "seed", "date"]
-    assert "cannot be read" in out[2]
-    assert out[3].split() == ["cola", "CoLA", "adapter", "4", "786", "0.007", "-", "-", "2024-05-06"]
-    assert "full" in out[4] and "accuracy ? (collapsed)" in out[4]
-    assert " ".join(out[5].split()).startswith("top CoLA top_layers 1 ")
-    trained = sum(bank.read(name).num_parameters for name in ("cola", "rte", "top"))
+    lines = [" ".join(line.split()) for line in run(capsys, "list", here).split("\n")]
+    assert lines[1] == "name task mode parameters MB score seed date"
+    assert "cannot be read" in lines[2]
+    assert lines[3] == "cola CoLA adapter 4 786 0.007 - - 2024-05-06"
+    assert "full" in lines[4] and "accuracy ? (collapsed)" in lines[4]
+    assert lines[5] == "squad SQuAD-v1.1 adapter 4 786 0.007 f1 81.2500 1 2024-05-06"
+    assert lines[6].startswith("top CoLA top_layers 1 ")
     base = parameters.count(bank.base.shapes)
-    total = base + trained
-    assert_mentions(out[6], "4 packs, ", f"{total:,} parameters", f"{total / base:.2f}x one BERT")
+    total = base + sum(bank.read(name).num_parameters for name in ("cola", "rte", "squad", "top"))
+    assert_mentions(lines[7], "5 packs, ", f"{total:,} parameters", f"{total / base:.2f}x one BERT")
 
 
 def test_totals_are_compared_with_as_many_fine_tuned_models():
@@ -241,18 +244,6 @@ def test_a_pack_goes_to_adapterhub_and_back(bank, here, tmp_path, capsys):
     assert back.fingerprint == pack.fingerprint
     assert (back.config.task, back.config.labels, back.config.max_seq_length) == ("CoLA", ["0", "1"], 16)
     assert folder in failure("export", here, "cola", "--format=adapterhub", f"--output={folder}")
-
-
-SPANS = {"head": "span", "task": "SQuAD-v1.1", "metrics": {"f1": 81.25, "exact_match": 72.5}}
-
-
-def test_packs_of_squad_are_added_listed_and_shown(bank, here, tmp_path, capsys):
-    write_pack(tmp_path, make_pack(bank.base, **SPANS), packs.FILE_NAME)
-    run(capsys, "add", here, str(tmp_path))
-    line = run(capsys, "list", here).split("\n")[2].split()
-    assert line == ["squad-v1.1", "SQuAD-v1.1", "adapter", "4", "786", "0.007", "f1", "81.2500", "1", "2024-05-06"]
-    lines = [line.split() for line in run(capsys, "show", here, "squad-v1.1").split("\n")]
-    assert ["head", "span"] in lines and ["labels", "-"] in lines
 
 
 @pytest.mark.parametrize("form", ["adapterhub", "checkpoint"])

@@ -60,7 +60,7 @@ def write_trained(folder, adapter=ADAPTERS, labels: int = 2, config: modeling.Be
     return write_bert(str(folder), config, adapter, extra=lambda: add_variables_of_training(mode, labels))
 
 
-def write_state(folder, content: bytes = b'model_checkpoint_path: "bert_model.ckpt"\n') -> str:
+def write_state(folder, content: bytes = b'model_checkpoint_path: "model.ckpt-10"\n') -> str:
     """Write the file that names the newest checkpoint of a run."""
     folder.mkdir(exist_ok=True)
     (folder / "checkpoint").write_bytes(content)
@@ -88,9 +88,16 @@ def fully_tuned(tmp_path_factory) -> str:
 @pytest.fixture
 def copy(trained, tmp_path) -> str:
     """A copy of `trained` to damage."""
+    (tmp_path / "run").mkdir()
     for ending in (INDEX, DATA):
-        shutil.copy(trained + ending, str(tmp_path / ("model.ckpt" + ending)))
-    return str(tmp_path / "model.ckpt")
+        shutil.copy(trained + ending, str(tmp_path / "run" / ("model.ckpt-10" + ending)))
+    return str(tmp_path / "run" / "model.ckpt-10")
+
+
+@pytest.fixture
+def run(copy, tmp_path) -> str:
+    """The folder of a run whose newest checkpoint is `copy`."""
+    return write_state(tmp_path / "run")
 
 
 @pytest.fixture
@@ -232,10 +239,9 @@ def test_a_checkpoint_is_found_by_its_prefix_or_any_of_its_files(bert, ending):
     assert resolve_file(PLAIN, bert + ending).path == bert
 
 
-@pytest.mark.parametrize("slash", ["", "/"])
-def test_the_folder_of_a_run_means_its_newest_checkpoint(tmp_path, slash):
-    prefix = write_trained(tmp_path / "run")
-    assert os.path.normpath(checkpoints.find_prefix(write_state(tmp_path / "run") + slash)) == prefix
+def test_the_folder_of_a_run_means_its_newest_checkpoint(run, copy):
+    for path in (run, run + "/"):
+        assert os.path.normpath(checkpoints.find_prefix(path)) == copy
 
 
 def test_what_is_not_a_checkpoint_is_an_error(bert, tmp_path):
@@ -348,44 +354,39 @@ def test_a_folder_without_a_run_provides_nothing(tmp_path, bert):
 
 
 @pytest.mark.parametrize("purpose", [TRAIN, USE_TRAINED])
-def test_a_run_continues_from_its_newest_checkpoint(tmp_path, purpose):
-    prefix = write_trained(tmp_path / "run")
-    weights = resolve_run(ADAPTED, write_state(tmp_path / "run"), purpose)
-    assert (weights.path, weights.names, weights.fresh, weights.step) == (prefix, tuple(ADAPTED.shapes), (), STEP)
+def test_a_run_continues_from_its_newest_checkpoint(run, copy, purpose):
+    weights = resolve_run(ADAPTED, run, purpose)
+    assert (weights.path, weights.names, weights.fresh, weights.step) == (copy, tuple(ADAPTED.shapes), (), STEP)
 
 
-def test_the_state_file_decides_which_checkpoint_is_the_newest(tmp_path):
-    prefix = write_trained(tmp_path / "run")
+def test_the_state_file_decides_which_checkpoint_is_the_newest(tmp_path, run, copy):
     for ending in (INDEX, DATA):
-        shutil.copy(prefix + ending, str(tmp_path / "run" / ("model.ckpt-20" + ending)))
-    lines = ['model_checkpoint_path: "model.ckpt-20"']
-    lines += [f'all_model_checkpoint_paths: "{name}"' for name in ("bert_model.ckpt", "model.ckpt-20")]
-    weights = resolve_run(ADAPTED, write_state(tmp_path / "run", "\n".join(lines).encode()))
-    assert weights.path == str(tmp_path / "run" / "model.ckpt-20")
+        shutil.copy(copy + ending, str(tmp_path / "run" / ("model.ckpt-5" + ending)))
+    lines = ['model_checkpoint_path: "model.ckpt-5"']
+    lines += [f'all_model_checkpoint_paths: "{name}"' for name in ("model.ckpt-10", "model.ckpt-5")]
+    write_state(tmp_path / "run", "\n".join(lines).encode())
+    assert resolve_run(ADAPTED, run).path == str(tmp_path / "run" / "model.ckpt-5")
 
 
-def test_a_run_of_another_model_is_an_error(tmp_path):
-    write_trained(tmp_path / "run")
-    folder = write_state(tmp_path / "run")
+def test_a_run_of_another_model_is_an_error(run):
     for spec, facts in (
-        (spec_of(labels=3), (folder, "output_weights", "[2, 16]", "[3, 16]", "--output_dir")),
+        (spec_of(labels=3), (run, "output_weights", "[2, 16]", "[3, 16]", "--output_dir")),
         (spec_of(AdapterConfig(size=5)), ("[16, 4]", "[16, 5]")),
         (PLAIN, ("8 variables", "--tuning_mode")),
     ):
-        assert_mentions(message_of(resolve_run, spec, folder), *facts)
+        assert_mentions(message_of(resolve_run, spec, run), *facts)
 
 
-def test_damaged_weights_or_optimizer_states_of_a_run_are_found_before_it_continues(tmp_path):
-    prefix = write_trained(tmp_path / "run")
-    reader, folder = tf.train.load_checkpoint(prefix), write_state(tmp_path / "run")
-    position = positions_of(prefix, reader.get_tensor("output_weights"))[0]
-    flip(prefix + DATA, position)
-    assert "damaged" in message_of(resolve_run, ADAPTED, folder)
-    flip(prefix + DATA, position)
-    assert positions_of(prefix, reader.get_tensor("output_weights/adam_v"))[-1] == os.path.getsize(prefix + DATA) - 1
-    rewrite(prefix + DATA, lambda content: content[:-1])
-    assert "damaged" in message_of(resolve_run, ADAPTED, folder, TRAIN)
-    assert resolve_file(ADAPTED, prefix).fresh == (), "another run can still start from its weights"
+def test_damaged_weights_or_optimizer_states_of_a_run_are_found_before_it_continues(run, copy):
+    reader = tf.train.load_checkpoint(copy)
+    position = positions_of(copy, reader.get_tensor("output_weights"))[0]
+    flip(copy + DATA, position)
+    assert "damaged" in message_of(resolve_run, ADAPTED, run)
+    flip(copy + DATA, position)
+    assert positions_of(copy, reader.get_tensor("output_weights/adam_v"))[-1] == os.path.getsize(copy + DATA) - 1
+    rewrite(copy + DATA, lambda content: content[:-1])
+    assert "damaged" in message_of(resolve_run, ADAPTED, run, TRAIN)
+    assert resolve_file(ADAPTED, copy).fresh == (), "another run can still start from its weights"
 
 
 @pytest.mark.parametrize(

@@ -222,18 +222,17 @@ def test_types_that_numpy_may_not_have_are_rejected(rejection, content, kind):
     rejection(join(values, {name: dict(entry, dtype=kind) for name, entry in entries.items()}, numbers))
 
 
-def assert_rejected_or_consistent(path: str, data: bytes) -> bool:
+def assert_rejected_or_consistent(path: str, data: bytes) -> None:
     """Check that a file with a valid checksum is rejected, or holds exactly what its configuration requires."""
     write_file(path, data)
     try:
         found = packs.read(path)
     except UserError as error:
         assert path in str(error)
-        return False
+        return
     assert found.shapes() == reference_shapes(found.config)
     assert all(tensor.dtype == np.float32 and np.isfinite(tensor).all() for tensor in found.tensors.values())
     assert repr(packs.read_config(path)) == repr(found.config)  # NaN does not equal itself
-    return True
 
 
 JSON_VALUES = st.recursive(
@@ -270,15 +269,13 @@ def test_an_edited_header_is_rejected_or_matches_the_tensors(path, content, data
     assert_rejected_or_consistent(path, join(values, entries, numbers))
 
 
-def test_tensors_of_the_same_shape_may_be_swapped_and_no_name_may_occur_twice(path, rejection, content):
+def test_a_name_that_occurs_twice_is_rejected_or_consistent(path, content):
     values, entries, numbers = split(content)
-    one, other = (f"bert/embeddings/LayerNorm/{kind}" for kind in ("beta", "gamma"))
-    swapped = dict(entries, **{one: entries[other], other: entries[one]})
-    assert assert_rejected_or_consistent(path, join(values, swapped, numbers))
-    data = join(values, dict(entries, twice=entries[one]), numbers)
+    name = next(iter(entries))
+    data = join(values, dict(entries, twice=entries[name]), numbers)
     (size,) = struct.unpack("<Q", data[:8])
     checksum = split(data)[0]["checksum"].encode()
-    header = data[8 : 8 + size].replace(b'"twice"', json.dumps(one).encode())
+    header = data[8 : 8 + size].replace(b'"twice"', json.dumps(name).encode())
     assert_rejected_or_consistent(path, sign(header.replace(checksum, ZEROS.encode()), numbers))
 
 
