@@ -25,7 +25,7 @@ from adapter_bert.common import system
 
 system.configure_tensorflow()
 
-from adapter_bert.common import errors
+from adapter_bert.common import errors, files
 from benchmarks import report
 from benchmarks.suites import SHAPES, SIDES, SUITES, Measurement, plan
 
@@ -37,46 +37,37 @@ PACKAGES = ("tensorflow", "torch", "transformers", "tokenizers", "adapters", "pe
 def parse_arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     """Read and check the command line."""
 
-    def names(available: Mapping[str, Any]) -> Any:
-        def parse(text: str) -> List[str]:
-            unknown = [name for name in text.split(",") if name not in available]
-            if unknown:
-                raise argparse.ArgumentTypeError(f"unknown {unknown[0]!r}; available: {', '.join(available)}")
-            return text.split(",")
-
-        return parse
-
-    def positive(text: str) -> int:
-        if int(text) < 1:
-            raise argparse.ArgumentTypeError(f"must be 1 or more, found {text}")
-        return int(text)
-
-    def fraction(text: str) -> float:
-        if not 0 < float(text) <= 1:
-            raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, found {text}")
-        return float(text)
+    def names(text: str) -> List[str]:
+        return text.split(",")
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--suites", type=names(SUITES), default=list(SUITES), help=f"comma-separated; default: {','.join(SUITES)}")
-    add("--sides", type=names(SIDES), default=[name for name in SIDES if name != "baseline"], help="default: all")
+    add("--suites", type=names, default=list(SUITES), help=f"comma-separated; default: {','.join(SUITES)}")
+    add("--sides", type=names, default=[name for name in SIDES if name != "baseline"], help="default: all")
     add("--baseline_dir", help="another checkout of this project, measured as the side 'baseline'")
-    add("--rounds", type=positive, default=3, help="rounds of each suite except sizes; default: %(default)s")
+    add("--rounds", type=int, default=3, help="rounds of each suite except sizes; default: %(default)s")
     add("--output_dir", default=os.path.join("runs", "benchmarks"), help="default: %(default)s")
     add("--shape", default="base", choices=sorted(SHAPES), help="network of step and sizes; default: base")
-    add("--batch", type=positive, default=32, help="examples per batch; default: %(default)s")
-    add("--length", type=positive, default=128, help="tokens per sequence (epoch: at most); default: %(default)s")
-    add("--adapter_size", type=positive, default=64, help="default: %(default)s")
+    add("--batch", type=int, default=32, help="examples per batch; default: %(default)s")
+    add("--length", type=int, default=128, help="tokens per sequence (epoch: at most); default: %(default)s")
+    add("--adapter_size", type=int, default=64, help="default: %(default)s")
     add("--warmup", type=int, default=1, help="untimed steps of a process; default: %(default)s")
-    add("--steps", type=positive, default=1, help="timed steps of a process; default: %(default)s")
+    add("--steps", type=int, default=1, help="timed steps of a process; default: %(default)s")
     add("--data_dir", help="GLUE folder, with CoLA, MRPC, SST-2; needed by epoch, features and predict")
-    add("--tasks", type=lambda text: text.split(","), default=["CoLA", "MRPC"], help="of epoch; default: CoLA,MRPC")
-    add("--feature_tasks", type=lambda text: text.split(","), default=["MRPC", "SST-2"], help="default: MRPC,SST-2")
-    add("--fraction", type=fraction, default=1.0, help="part of an epoch; default: %(default)s")
+    add("--tasks", type=names, default=["CoLA", "MRPC"], help="of epoch; default: CoLA,MRPC")
+    add("--feature_tasks", type=names, default=["MRPC", "SST-2"], help="default: MRPC,SST-2")
+    add("--fraction", type=float, default=1.0, help="part of an epoch; default: %(default)s")
     add("--hf_dir", help=f"Hugging Face BERT folder; default: that of the package {BASE_PACKAGE.replace('_', '-')}")
     args = parser.parse_args(argv)
+    for flag, available in (("suites", SUITES), ("sides", SIDES)):
+        for name in set(getattr(args, flag)) - set(available):
+            raise errors.unknown(f"--{flag}", name, available)
+    for flag in ("rounds", "batch", "length", "adapter_size", "steps"):
+        errors.check_int(f"--{flag}", getattr(args, flag))
+    if not 0 < args.fraction <= 1:
+        raise errors.UserError(f"--fraction must be above 0 and at most 1, found {args.fraction}.")
     if "baseline" in args.sides and not args.baseline_dir:
-        parser.error("--sides=baseline needs --baseline_dir")
+        raise errors.UserError("--sides=baseline needs --baseline_dir.")
     args.output_dir = os.path.abspath(args.output_dir)
     return args
 
@@ -124,8 +115,7 @@ class Store:
         self.environment = dict(environment)
         self.results: Dict[str, Dict[str, Any]] = {}
         if os.path.exists(self._path):
-            with open(self._path, encoding="utf-8") as file:
-                content = json.load(file)
+            content = files.read_json_object(self._path)
             before, self.results = content["environment"], content["results"]
             changed = [f"{k}: {before.get(k)}, now {v}" for k, v in self.environment.items() if before.get(k) != v]
             if changed and self.results:
@@ -142,10 +132,7 @@ class Store:
     def add(self, measurement: Measurement, result: Mapping[str, Any]) -> None:
         """Store a result."""
         self.results[measurement.key] = {**vars(measurement), "result": dict(result)}
-        partial = self._path + ".partial"
-        with open(partial, "w", encoding="utf-8") as file:
-            json.dump({"environment": self.environment, "results": self.results}, file, indent=1)
-        os.replace(partial, self._path)
+        files.write_json(self._path, {"environment": self.environment, "results": self.results})
 
 
 def run_side(measurement: Measurement, root: str, log_folder: str) -> Dict[str, Any]:

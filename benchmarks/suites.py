@@ -41,49 +41,39 @@ SHAPES = {
 
 
 class Side(NamedTuple):
-    """One side of a comparison: its module in `benchmarks.sides`, its title, and its own part of a job."""
+    """One side of a comparison.
+
+    Attributes:
+      module: its module in `benchmarks.sides`.
+      title: its name in the table.
+      suites: names of the suites that it takes part in.
+      extra: its own part of a job.
+    """
 
     module: str
     title: str
-    extra: Mapping[str, Any] = {}
+    suites: str
+    extra: Mapping[str, Any]
 
 
 _OURS: Dict[str, Any] = {"tuning": "adapter"}
+_PADDED = {**_OURS, "flags": ["--pad_to_max_seq_length=true"]}
+_CHECKPOINTING = {**_OURS, "plan": {"gradient_checkpointing": True}}
+_ACCUMULATION = {**_OURS, "plan": {"accumulation_steps": 4}}
 SIDES = {
-    "ours": Side("ours", "ours", _OURS),
-    "ours_full": Side("ours", "ours, full fine-tuning", {"tuning": "full"}),
-    "ours_padded": Side("ours", "ours, padded", {**_OURS, "flags": ["--pad_to_max_seq_length=true"]}),
-    "ours_checkpointing": Side(
-        "ours", "ours, --gradient_checkpointing", {**_OURS, "plan": {"gradient_checkpointing": True}}
-    ),
-    "ours_accumulation": Side(
-        "ours", "ours, --gradient_accumulation_steps=4", {**_OURS, "plan": {"accumulation_steps": 4}}
-    ),
-    "baseline": Side("ours", "ours, in --baseline_dir", _OURS),
-    "adapterhub": Side("torch_sides", "AdapterHub", {"method": "adapterhub"}),
-    "hf_full": Side("torch_sides", "Hugging Face, full fine-tuning", {"method": "full"}),
-    "peft_lora": Side("torch_sides", "PEFT, LoRA (another method)", {"method": "lora"}),
-    "limit_torch": Side("matmul_limit", "matrix products alone, PyTorch", {"library": "torch"}),
-    "limit_tensorflow": Side("matmul_limit", "matrix products alone, TensorFlow", {"library": "tensorflow"}),
+    "ours": Side("ours", "ours", "step epoch features predict sizes", _OURS),
+    "baseline": Side("ours", "ours, in --baseline_dir", "step epoch features predict", _OURS),
+    "adapterhub": Side("torch_sides", "AdapterHub", "step epoch sizes", {"method": "adapterhub"}),
+    "limit_torch": Side("matmul_limit", "matrix products alone, PyTorch", "step", {"library": "torch"}),
+    "limit_tensorflow": Side("matmul_limit", "matrix products alone, TensorFlow", "step", {"library": "tensorflow"}),
+    "ours_full": Side("ours", "ours, full fine-tuning", "step sizes", {"tuning": "full"}),
+    "hf_full": Side("torch_sides", "Hugging Face, full fine-tuning", "step features predict sizes", {"method": "full"}),
+    "peft_lora": Side("torch_sides", "PEFT, LoRA (another method)", "step sizes", {"method": "lora"}),
+    "ours_padded": Side("ours", "ours, padded", "epoch", _PADDED),
+    "ours_checkpointing": Side("ours", "ours, --gradient_checkpointing", "step", _CHECKPOINTING),
+    "ours_accumulation": Side("ours", "ours, --gradient_accumulation_steps=4", "step", _ACCUMULATION),
 }
-SUITES = {
-    "step": [
-        "ours",
-        "baseline",
-        "adapterhub",
-        "limit_torch",
-        "limit_tensorflow",
-        "ours_full",
-        "hf_full",
-        "peft_lora",
-        "ours_checkpointing",
-        "ours_accumulation",
-    ],
-    "epoch": ["ours", "baseline", "adapterhub", "ours_padded"],
-    "features": ["ours", "baseline", "hf_full"],
-    "predict": ["ours", "baseline", "hf_full"],
-    "sizes": ["ours", "adapterhub", "peft_lora", "hf_full", "ours_full"],
-}
+SUITES = ("step", "epoch", "features", "predict", "sizes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +104,7 @@ def plan(args: argparse.Namespace, hf_dir: str, base_dir: str) -> List[Measureme
     """
     measurements = []
     for suite in args.suites:
-        sides = [name for name in SUITES[suite] if name in args.sides]
+        sides = [name for name, side in SIDES.items() if suite in side.suites.split() and name in args.sides]
         for case, job in cases(suite, args, hf_dir, base_dir):
             for turn in range(1 if suite == "sizes" else args.rounds):
                 start = turn % max(len(sides), 1)

@@ -49,18 +49,16 @@ def exits_on_user_error(main: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(main)
     def wrapped(*args: object, **kwargs: object) -> None:
+        program = os.path.basename(sys.argv[0])
         try:
             main(*args, **kwargs)
         except UserError as error:
-            sys.exit(f"{os.path.basename(sys.argv[0])}: error: {error}")
-        except StoppedError as stop:
-            print(f"{os.path.basename(sys.argv[0])}: {stop}", file=sys.stderr)
+            sys.exit(f"{program}: error: {error}")
+        except (StoppedError, KeyboardInterrupt) as stop:
+            print(f"{program}: {str(stop) or 'interrupted.'}", file=sys.stderr)
             sys.exit(INTERRUPTED)
         except BrokenPipeError:  # e.g. from `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
-        except KeyboardInterrupt:
-            print(f"{os.path.basename(sys.argv[0])}: interrupted.", file=sys.stderr)
-            sys.exit(INTERRUPTED)
 
     return wrapped

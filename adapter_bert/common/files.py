@@ -1,8 +1,13 @@
 """Atomic writes, JSON, folders, and renames that never replace an existing name.
 
-A file or folder is written under the temporary name `<name>.<8 hex digits>.partial` and renamed when it is complete, so
-that readers never see an incomplete one. Unless stated otherwise, paths may have a scheme that `tf.gfile` supports
-(`gs://…`).
+All files of the project are written here. A file or folder is written under the temporary name
+`<name>.<8 hex digits>.partial` and renamed when it is complete, so that readers never see an incomplete one.
+
+    write_bytes, write_text, write_json    one file; `atomic_write` for other writers
+    staging_folder                         several files that appear together
+    rename_noreplace, …_folder_…           a name that only one of several writers may take
+
+Unless stated otherwise, paths may have a scheme that `tf.gfile` supports (`gs://…`).
 """
 
 from __future__ import annotations
@@ -32,25 +37,24 @@ _NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 
 
 @contextlib.contextmanager
-def user_errors() -> Iterator[None]:
+def user_errors(failure: str = "File system error") -> Iterator[None]:
     """Turn errors of the file system (permissions, disk space, unknown scheme) into a `UserError`."""
     try:
         yield
     except (FileExistsError, BrokenPipeError):  # of `rename_noreplace`, and of `| head`
         raise
     except (OSError, tf.errors.OpError) as error:
-        raise errors.UserError(f"File system error: {errors.reason(error)}.") from None
+        raise errors.UserError(f"{failure}: {errors.reason(error)}.") from None
 
 
-def temporary_name(path: str) -> str:
-    """Return a name next to `path` that no other writer uses."""
+def _temporary_name(path: str) -> str:
     return f"{path}.{uuid.uuid4().hex[:8]}.partial"
 
 
 @contextlib.contextmanager
 def temporary_file(path: str) -> Iterator[str]:
-    """Yield a temporary path next to `path`; on exit, remove the file unless it was renamed."""
-    temporary = temporary_name(path)
+    """Yield a name next to `path` that no other writer uses; on exit, remove the file unless it was renamed."""
+    temporary = _temporary_name(path)
     try:
         yield temporary
     finally:
@@ -71,18 +75,13 @@ def atomic_write(path: str, replace: bool = True) -> Iterator[str]:
     """
     with temporary_file(path) as temporary:
         yield temporary
-        _sync(temporary)
+        if "://" not in temporary:
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())  # the rename may survive a power cut that unwritten data does not
         if replace:
             tf.gfile.Rename(temporary, path, overwrite=True)
         else:
             rename_noreplace(temporary, path)
-
-
-def _sync(path: str) -> None:
-    """Flush a local file to the disk: a rename may survive a power cut that its data does not."""
-    if "://" not in path:
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
 
 
 def write_bytes(path: str, data: bytes, replace: bool = True) -> None:
@@ -110,35 +109,27 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_json_object(path: str, advice: str = "Restore the file, or use another folder.") -> Dict[str, Any]:
-    """Read a JSON object.
+def _read_bytes(path: str, failure: str) -> bytes:
+    with user_errors(failure), tf.gfile.GFile(path, "rb") as reader:
+        return reader.read()
 
-    Raises:
-      errors.UserError: the file is missing or does not contain a JSON object; the text ends with `advice`.
-    """
+
+def read_json_object(path: str, advice: str = "Restore the file, or use another folder.") -> Dict[str, Any]:
+    """Read a JSON object; raise a `UserError` that ends with `advice` if the file contains anything else."""
+    data = _read_bytes(path, f"Cannot read {path}")
     try:
-        with tf.gfile.GFile(path, "rb") as reader:
-            content = json.loads(reader.read().decode("utf-8-sig"))
-    except tf.errors.NotFoundError:
-        raise errors.UserError(f"There is no file {path}.") from None
-    except tf.errors.OpError as error:
-        raise errors.UserError(f"Cannot read {path}: {errors.reason(error)}.") from None
+        content = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise errors.UserError(f"{path} is damaged, or not JSON ({errors.reason(error)}). {advice}") from None
     if not isinstance(content, dict):
-        raise errors.UserError(
-            f"{path} is damaged: expected a JSON object, found a {type(content).__name__}. {advice}"
-        ) from None
+        found = type(content).__name__
+        raise errors.UserError(f"{path} is damaged: expected a JSON object, found a {found}. {advice}")
     return content
 
 
 def read_input(path: str, kind: str, flag: str) -> bytes:
     """Read a file that the user specified with a flag; raise a `UserError` if it cannot be read or is empty."""
-    try:
-        with tf.gfile.GFile(path, "rb") as reader:
-            content = reader.read()
-    except tf.errors.OpError as error:
-        raise errors.UserError(f"Cannot read the {kind} {path}; check {flag}. {errors.reason(error)}.") from None
+    content = _read_bytes(path, f"Cannot read the {kind} {path}; check {flag}")
     if not content.strip():
         raise errors.UserError(f"The {kind} {path} is empty; check {flag}.")
     return content
@@ -158,10 +149,8 @@ def size(path: str) -> int:
 
 def make_folder(path: str) -> None:
     """Create a folder and its parents, unless it exists."""
-    try:
+    with user_errors(f"Cannot create the folder {path}"):
         tf.gfile.MakeDirs(path)
-    except tf.errors.OpError as error:
-        raise errors.UserError(f"Cannot create the folder {path}: {errors.reason(error)}.") from None
 
 
 def writable_folder(*candidates: str) -> str:
@@ -169,9 +158,8 @@ def writable_folder(*candidates: str) -> str:
     for folder in candidates[:-1]:
         try:
             make_folder(folder)
-            probe = temporary_name(os.path.join(folder, "probe"))
-            write_bytes(probe, b"")
-            tf.gfile.Remove(probe)
+            with temporary_file(os.path.join(folder, "probe")) as probe:
+                write_bytes(probe, b"")
             return folder
         except (errors.UserError, tf.errors.OpError):
             tf.logging.info("Cannot write to the folder %s; using another.", folder)
@@ -179,44 +167,10 @@ def writable_folder(*candidates: str) -> str:
     return candidates[-1]
 
 
-def rename_noreplace(temporary: str, final: str) -> None:
-    """Rename a complete local file. The temporary name may remain as a second link, which the caller removes.
-
-    Raises:
-      FileExistsError: the new name is taken. If several processes try, one succeeds.
-    """
-    try:
-        os.link(temporary, final)
-        return
-    except FileExistsError:
-        raise
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-    with filelock.FileLock(os.path.join(os.path.dirname(final), ".lock")):
-        if os.path.lexists(final):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final)
-        os.rename(temporary, final)
-
-
-def rename_folder_noreplace(temporary: str, final: str) -> None:
-    """Rename a complete local folder, replacing an empty folder.
-
-    Raises:
-      FileExistsError: the name is taken by a file or by a folder that is not empty.
-    """
-    try:
-        os.rename(temporary, final)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR, errno.EEXIST):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from None
-        raise
-
-
 @contextlib.contextmanager
 def staging_folder(path: str) -> Iterator[str]:
     """Yield a new local folder next to `path`, whose content the block moves; on exit, remove it and leftovers."""
-    staging = temporary_name(path)
+    staging = _temporary_name(path)
     os.makedirs(staging)
     try:
         remove_leftovers(os.path.dirname(path), os.path.basename(path), os.stat(staging).st_mtime)
@@ -234,17 +188,45 @@ def remove_leftovers(folder: str, name: Optional[str], now: float) -> None:
       now: current time on the clock of the file system, e.g. the time of a new file.
     """
     pattern = re.compile((".+" if name is None else re.escape(name)) + _TEMPORARY)
-    for entry in os.listdir(folder or "."):
-        path = os.path.join(folder, entry)
-        if pattern.fullmatch(entry):
-            with contextlib.suppress(OSError):  # another process may have removed it
-                if now - _last_modified(path) > LEFTOVER_SECONDS:
-                    if os.path.isdir(path):
-                        shutil.rmtree(path)
-                    else:
-                        os.remove(path)
+    for path in (os.path.join(folder, entry) for entry in os.listdir(folder or ".") if pattern.fullmatch(entry)):
+        with contextlib.suppress(OSError):  # another process may have removed it
+            inside = [os.path.join(top, each) for top, folders, names in os.walk(path) for each in folders + names]
+            if now - max(os.lstat(each).st_mtime for each in [path, *inside]) > LEFTOVER_SECONDS:
+                remove = shutil.rmtree if os.path.isdir(path) else os.remove
+                remove(path)
 
 
-def _last_modified(path: str) -> float:
-    inside = [os.path.join(top, name) for top, folders, names in os.walk(path) for name in folders + names]
-    return max(os.lstat(each).st_mtime for each in [path] + inside)
+def rename_noreplace(temporary: str, final: str) -> None:
+    """Rename a complete local file. The temporary name may remain as a second link, which the caller removes.
+
+    Raises:
+      FileExistsError: the new name is taken. If several processes try, one succeeds.
+    """
+    try:
+        os.link(temporary, final)
+        return
+    except OSError as error:
+        if error.errno not in _NO_LINKS:  # also if the name is taken
+            raise
+    with filelock.FileLock(os.path.join(os.path.dirname(final), ".lock")):
+        if os.path.lexists(final):
+            raise _taken(final)
+        os.rename(temporary, final)
+
+
+def rename_folder_noreplace(temporary: str, final: str) -> None:
+    """Rename a complete local folder, replacing an empty folder.
+
+    Raises:
+      FileExistsError: the name is taken by a file or by a folder that is not empty.
+    """
+    try:
+        os.rename(temporary, final)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR, errno.EEXIST):
+            raise _taken(final) from None
+        raise
+
+
+def _taken(path: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)

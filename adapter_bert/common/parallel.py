@@ -12,7 +12,7 @@ import signal
 import sys
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, TypeVar
+from typing import Any, Callable, Iterable, Iterator, List, Optional, TypeVar
 
 from adapter_bert.common import errors
 
@@ -68,10 +68,8 @@ def map_in_order(
         initializer=_start_worker,
         initargs=(function, os.getpid()),
     )
-    pending: Deque[Future] = collections.deque()
     try:
-        for item in first:
-            pending.append(_submit(executor, item))
+        pending = collections.deque(_submit(executor, item) for item in first)
         while pending:
             result = pending.popleft().result()
             pending.extend(_submit(executor, item) for item in itertools.islice(items, 1))

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import functools
 import os
-import sys
 
 # Parameters of mallopt, from glibc's malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 
 
-@functools.lru_cache(maxsize=None)
-def keep_freed_memory() -> bool:
-    """Keep freed memory for later tensors; return whether that is possible (Linux with glibc).
+def keep_freed_memory() -> None:
+    """Keep freed memory for later tensors, where that is possible (Linux with glibc).
 
     By default, glibc returns large blocks to the system, which has to zero the pages of each new one. That takes
     longer than many operations of a network. With one arena, a block freed by one thread is reused by another.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
     wanted = {_ARENA_MAX: 1, _MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20}
-    return all(mallopt(parameter, value) == 1 for parameter, value in wanted.items())
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library, or Windows
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in wanted.items():
+            mallopt(parameter, value)
 
 
 def configure_tensorflow() -> None:

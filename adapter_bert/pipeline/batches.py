@@ -114,13 +114,11 @@ def training_input_fn(
     after the last training step.
 
     Args:
-      input_file: TFRecord files of either format, see `records.record_spec`.
-      seq_length: maximum length of a sequence.
+      input_file, seq_length, label_types: see `records.file_based_input_fn_builder`.
       epoch_size: number of records.
       total_steps: total number of training batches.
       seed: seed of the training order; random if None.
       skip_steps: number of batches to skip because they were used before an interruption.
-      label_types: see `records.feature_spec`.
     """
     widths = bucket_widths(seq_length)
     seed = random.randrange(2**31) if seed is None else seed

@@ -12,9 +12,10 @@ import dataclasses
 import hashlib
 import itertools
 import os
+import pathlib
 import re
 from types import ModuleType
-from typing import Any, Collection, Dict, Iterable, Iterator, List, Match, Optional, Sequence
+from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -29,20 +30,14 @@ from adapter_bert.tasks.task import InputExample
 from adapter_bert.tasks.task_data import fingerprint
 
 # End of a file name, see `tfrecords.write_shards`.
-_ENDING = re.compile(r"-(?P<index>\d{5})-of-(?P<total>\d{5})-(?P<records>\d+)-(?P<bytes>\d+)\.tf_record$")
+_ENDING = re.compile(r"-(?P<index>\d{5})-of-(?P<total>\d{5})-\d+-(?P<bytes>\d+)\.tf_record$")
 
 
 class FeatureStore:
     """Builds features with one tokenizer, or finds those that an earlier run built."""
 
     def __init__(self, folders: Sequence[str], tokenizer: Any, tokenizer_key: str) -> None:
-        """Create a store.
-
-        Args:
-          folders: candidates; the first writable one is used.
-          tokenizer: converts text to ids.
-          tokenizer_key: identifies the tokenizer; equal for tokenizers that produce equal ids.
-        """
+        """Use the first writable folder. `tokenizer_key` must be equal only for tokenizers that produce equal ids."""
         self._folder = files.writable_folder(*folders)
         self._tokenizer = tokenizer
         self._tokenizer_key = tokenizer_key
@@ -60,43 +55,42 @@ class FeatureStore:
         Args:
           name: name of the split; the file names start with it.
           examples: iterated once to build features, and never held in memory all at once.
-          labels: see `features.Encoder`.
-          max_seq_length: maximum number of tokens of a sequence.
+          labels, max_seq_length: see `features.Encoder`.
           pad_to: batch size; padding examples complete the last batch.
         """
         padding = -len(examples) % pad_to
-
-        def records() -> Iterator[bytes]:
-            shown = with_progress(examples, len(examples), "features", "examples")
-            padded: Iterator[features.Example] = itertools.chain(
-                shown, itertools.repeat(features.PaddingInputExample(), padding)
-            )
-            return features.iterate_records(padded, features.Encoder(labels, max_seq_length, self._tokenizer))
-
+        shown = with_progress(examples, len(examples), "features", "examples")
+        padded: Iterator[features.Example] = itertools.chain(shown, [features.PaddingInputExample()] * padding)
+        records = features.iterate_records(padded, features.Encoder(labels, max_seq_length, self._tokenizer))
         parts = (fingerprint(examples), padding, tuple(labels), max_seq_length, self._tokenizer_key)
-        stem = self._stem(name, parts, (tokenization, features, tfrecords))
-        return _find(stem) or _build(records(), stem)
+        return self._find_or_build(name, records, parts, (tokenization, features, tfrecords))
 
     def span_files(self, name: str, dataset: squad.Dataset, config: windows.WindowConfig, pad_to: int = 1) -> List[str]:
         """Return the TFRecord files with the features of all windows of a SQuAD file, see `example_files`."""
-
-        def records() -> Iterator[bytes]:
-            shown = with_progress(dataset.paragraphs, len(dataset.paragraphs), "features", "paragraphs")
-            return spans.iterate_records(shown, self._tokenizer, config, pad_to)
-
+        shown = with_progress(dataset.paragraphs, len(dataset.paragraphs), "features", "paragraphs")
+        records = spans.iterate_records(shown, self._tokenizer, config, pad_to)
         parts = (dataset.fingerprint, dataclasses.astuple(config), self._tokenizer_key, pad_to)
-        stem = self._stem(name, parts, (tokenization, squad, spans, windows, tfrecords))
-        return _find(stem) or _build(records(), stem)
+        return self._find_or_build(name, records, parts, (tokenization, squad, spans, windows, tfrecords))
 
-    def _stem(self, name: str, parts: Sequence[Any], modules: Iterable[ModuleType]) -> str:
-        """Return the common prefix of the paths of these features."""
-        key = repr((*parts, _code_fingerprint(modules))).encode("utf-8", "surrogatepass")
-        return os.path.join(self._folder, f"{name}-{hashlib.sha256(key).hexdigest()[:20]}")
+    def _find_or_build(
+        self, name: str, records: Iterator[bytes], parts: Sequence[Any], modules: Iterable[ModuleType]
+    ) -> List[str]:
+        """Return the files of these records. `parts` and the code of `modules` determine the records."""
+        key = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass"))
+        for module in modules:
+            key.update(pathlib.Path(str(module.__file__)).read_bytes())
+        stem = os.path.join(self._folder, f"{name}-{key.hexdigest()[:20]}")
+        paths = _find(stem)
+        if paths is None:
+            tf.logging.info("Building features: %s-*.tf_record", stem)
+            return tfrecords.write_shards(records, stem)
+        tf.logging.info("Features (%d sequences): %s", num_records(paths), first_names(paths, 1))
+        return paths
 
 
 def num_records(paths: Files) -> int:
     """Return the number of records, from the file names."""
-    return sum(int(_parse_name(path)["records"]) for path in ([paths] if isinstance(paths, str) else paths))
+    return sum(int(path.split("-")[-2]) for path in _as_list(paths))
 
 
 @contextlib.contextmanager
@@ -105,7 +99,7 @@ def damage_errors(paths: Files) -> Iterator[None]:
     try:
         yield
     except tf.errors.DataLossError as error:
-        for path in [paths] if isinstance(paths, str) else paths:
+        for path in _as_list(paths):
             try:
                 collections.deque(tf.python_io.tf_record_iterator(path), maxlen=0)
             except tf.errors.DataLossError:
@@ -116,19 +110,8 @@ def damage_errors(paths: Files) -> Iterator[None]:
         raise
 
 
-def _code_fingerprint(modules: Iterable[ModuleType]) -> str:
-    """Return a hash of the code that builds records, so that each version builds its own files."""
-    digest = hashlib.sha256()
-    for module in modules:
-        with open(str(module.__file__), "rb") as file:
-            digest.update(file.read())
-    return digest.hexdigest()
-
-
-def _parse_name(path: str) -> Match[str]:
-    ending = _ENDING.search(path)
-    assert ending, f"{path} is not a file of the feature store"
-    return ending
+def _as_list(paths: Files) -> Sequence[str]:
+    return [paths] if isinstance(paths, str) else paths
 
 
 def _find(stem: str) -> Optional[List[str]]:
@@ -143,14 +126,5 @@ def _find(stem: str) -> Optional[List[str]]:
                 found.setdefault(int(ending["total"]), {})[int(ending["index"])] = path
             else:
                 tf.logging.warning("The feature file %s is incomplete; rebuilding it.", path)
-    for total, by_index in found.items():
-        if len(by_index) == total:
-            paths = [by_index[index] for index in sorted(by_index)]
-            tf.logging.info("Features (%d sequences): %s", num_records(paths), first_names(paths, 1))
-            return paths
-    return None
-
-
-def _build(records: Iterator[bytes], stem: str) -> List[str]:
-    tf.logging.info("Building features: %s-*.tf_record", stem)
-    return tfrecords.write_shards(records, stem)
+    complete = [by_index for total, by_index in found.items() if len(by_index) == total]
+    return [path for _, path in sorted(complete[0].items())] if complete else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import collections
+import dataclasses
 import itertools
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -12,8 +12,6 @@ import tokenization
 from adapter_bert.common import errors, parallel
 from adapter_bert.pipeline import tfrecords
 from adapter_bert.tasks.task import InputExample
-
-LOGGED_EXAMPLES = 1
 
 # Examples per work item of a process: about 10 ms of work, and little memory.
 EXAMPLES_PER_CHUNK = 500
@@ -28,48 +26,22 @@ class PaddingInputExample:
 Example = Union[InputExample, PaddingInputExample]
 
 
+@dataclasses.dataclass(eq=False)
 class InputFeatures:
-    """Features of one example, padded to a fixed length."""
+    """Features of one example, padded to a fixed length; the label is a class index, or a float in regression."""
 
-    def __init__(
-        self,
-        input_ids: Sequence[int],
-        input_mask: Sequence[int],
-        segment_ids: Sequence[int],
-        label_id: Union[int, float],
-        is_real_example: bool = True,
-    ) -> None:
-        """Create features from lists of equal length and a class index, or a float in regression."""
-        self.input_ids = input_ids
-        self.input_mask = input_mask
-        self.segment_ids = segment_ids
-        self.label_id = label_id
-        self.is_real_example = is_real_example
-
-    def as_lists(self) -> collections.OrderedDict[str, list]:
-        """Return the values under their names in the graph."""
-        return collections.OrderedDict(
-            input_ids=list(self.input_ids),
-            input_mask=list(self.input_mask),
-            segment_ids=list(self.segment_ids),
-            label_ids=[self.label_id],
-            is_real_example=[int(self.is_real_example)],
-        )
-
-
-class SequenceFeatures(NamedTuple):
-    """Features of one example without padding."""
-
-    input_ids: List[int]
-    segment_ids: List[int]
+    input_ids: Sequence[int]
+    input_mask: Sequence[int]
+    segment_ids: Sequence[int]
     label_id: Union[int, float]
     is_real_example: bool = True
 
     def as_lists(self) -> Dict[str, list]:
-        """Return the values under their names in records."""
+        """Return the values under their names in records and in the graph."""
         return {
-            "input_ids": self.input_ids,
-            "segment_ids": self.segment_ids,
+            "input_ids": list(self.input_ids),
+            "input_mask": list(self.input_mask),
+            "segment_ids": list(self.segment_ids),
             "label_ids": [self.label_id],
             "is_real_example": [int(self.is_real_example)],
         }
@@ -91,11 +63,8 @@ class Encoder:
 
         Args:
           label_list: labels in the order of the classes; empty for regression.
-          max_seq_length: maximum number of tokens of a sequence.
+          max_seq_length: maximum number of tokens of a sequence; at least three, for the special tokens of a pair.
           tokenizer: has `token_ids`, or else `tokenize` and `convert_tokens_to_ids`.
-
-        Raises:
-          errors.UserError: `max_seq_length` leaves no room for the three special tokens of a pair.
         """
         if max_seq_length < 3:
             raise errors.UserError(f"max_seq_length must be at least 3, for [CLS] [SEP] [SEP], found {max_seq_length}.")
@@ -106,14 +75,11 @@ class Encoder:
         self._token_ids = getattr(tokenizer, "token_ids", self._token_ids_by_tokens)
         self._cls, self._sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
 
-    def encode(self, example: Example) -> SequenceFeatures:
-        """Return the features of `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`; of a padding example, one token.
-
-        Raises:
-          errors.UserError: the label is unknown.
-        """
+    def encode(self, example: Example) -> Dict[str, list]:
+        """Return the features of `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` by name, without padding."""
         if isinstance(example, PaddingInputExample):
-            return SequenceFeatures([0], [0], 0 if self._label_ids else 0.0, is_real_example=False)
+            label = 0 if self._label_ids else 0.0
+            return {"input_ids": [0], "segment_ids": [0], "label_ids": [label], "is_real_example": [0]}
         ids = self._token_ids(example.text_a)
         # A second text without tokens counts as absent, as in the original.
         second = self._token_ids(example.text_b) if example.text_b else []
@@ -124,37 +90,45 @@ class Encoder:
             del ids[self.max_seq_length - 2 :]
         ids.insert(0, self._cls)
         ids.append(self._sep)
-        segment_ids = [0] * len(ids) + [1] * len(second)
-        return SequenceFeatures(ids + second, segment_ids, self._label_id(example))
+        return {
+            "input_ids": ids + second,
+            "segment_ids": [0] * len(ids) + [1] * len(second),
+            "label_ids": [self._label_id(example)],
+            "is_real_example": [1],
+        }
 
     def encode_padded(self, example: Example) -> InputFeatures:
         """Return the features padded with zeros to `max_seq_length`; the mask of a padding example is all zeros."""
         features = self.encode(example)
-        tokens = len(features.input_ids) if features.is_real_example else 0
-        padding = [0] * (self.max_seq_length - len(features.input_ids))
+        ids, [is_real] = features["input_ids"], features["is_real_example"]
+        padding = [0] * (self.max_seq_length - len(ids))
         return InputFeatures(
-            features.input_ids + padding,
-            [1] * tokens + [0] * (self.max_seq_length - tokens),
-            features.segment_ids + padding,
-            features.label_id,
-            features.is_real_example,
+            ids + padding,
+            [is_real] * len(ids) + padding,
+            features["segment_ids"] + padding,
+            features["label_ids"][0],
+            bool(is_real),
         )
 
     def log_first(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield the examples; log the features of the first `LOGGED_EXAMPLES`."""
-        for index, example in enumerate(examples):
-            if index < LOGGED_EXAMPLES and not isinstance(example, PaddingInputExample):
-                self._log(example)
-            yield example
+        """Yield the examples; log the features of the first."""
+        examples = iter(examples)
+        for first in itertools.islice(examples, 1):
+            self.log(first)
+            yield first
+        yield from examples
 
-    def _log(self, example: InputExample) -> None:
+    def log(self, example: Example) -> None:
+        """Log the features of an example."""
+        if isinstance(example, PaddingInputExample):
+            return
         features = self.encode(example)
-        tokens = self.tokenizer.convert_ids_to_tokens(features.input_ids)
+        tokens = self.tokenizer.convert_ids_to_tokens(features["input_ids"])
         tf.logging.info("*** Example ***")
         tf.logging.info("guid: %s", example.guid)
         tf.logging.info("tokens: %s", " ".join(tokenization.printable_text(token) for token in tokens))
-        tf.logging.info("input_ids: %s", " ".join(map(str, features.input_ids)))
-        tf.logging.info("label: %s (id = %s)", example.label, features.label_id)
+        tf.logging.info("input_ids: %s", " ".join(map(str, features["input_ids"])))
+        tf.logging.info("label: %s (id = %s)", example.label, features["label_ids"][0])
 
     def _token_ids_by_tokens(self, text: str) -> List[int]:
         return list(self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(text)))
@@ -188,8 +162,9 @@ def convert_single_example(
     # The segment ids (0: first text, 1: second) select a learned vector that is added to each token's embedding. [SEP]
     # ends a text. Classification reads the final state of [CLS].
     encoder = Encoder(label_list, max_seq_length, tokenizer)
-    examples = encoder.log_first([example]) if ex_index < LOGGED_EXAMPLES else [example]
-    return next(map(encoder.encode_padded, examples))
+    if ex_index == 0:
+        encoder.log(example)
+    return encoder.encode_padded(example)
 
 
 def convert_examples_to_features(
@@ -210,7 +185,7 @@ def iterate_records(examples: Iterable[Example], encoder: Encoder, processes: Op
     """
 
     def encode_chunk(chunk: Sequence[Example]) -> List[bytes]:
-        return [tfrecords.serialize(encoder.encode(example).as_lists()) for example in chunk]
+        return [tfrecords.serialize(encoder.encode(example)) for example in chunk]
 
     examples = encoder.log_first(examples)
     if processes is None:

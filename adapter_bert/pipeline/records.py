@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -27,43 +28,33 @@ TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
 CLASS_LABEL = {"label_ids": tf.int64}
 
 
-def feature_spec(seq_length: int, label_types: Mapping[str, tf.DType] = CLASS_LABEL) -> Dict[str, tf.FixedLenFeature]:
-    """Return the names, types and lengths of an example's features as the network expects them.
-
-    Args:
-      seq_length: tokens per sequence.
-      label_types: features besides tokens, see `model.heads.Head`; by default a class index.
-    """
-    spec = {name: tf.FixedLenFeature([seq_length], tf.int64) for name in TOKEN_FEATURES}
-    spec.update({name: tf.FixedLenFeature([], label_type) for name, label_type in label_types.items()})
-    spec["is_real_example"] = tf.FixedLenFeature([], tf.int64)
-    return spec
-
-
-def record_spec(label_types: Mapping[str, tf.DType]) -> Dict[str, Any]:
+def _record_spec(label_types: Mapping[str, tf.DType]) -> Dict[str, Any]:
     """Return the parsing spec of records: token features may have any length and are padded with -1.
 
     There are two formats: sequences without padding and `input_mask`; and padded sequences with `input_mask`, as in
     Google's code.
     """
     any_length = tf.FixedLenSequenceFeature([], tf.int64, allow_missing=True, default_value=-1)
-    return dict(feature_spec(1, label_types), **dict.fromkeys(TOKEN_FEATURES, any_length))
+    spec = dict.fromkeys(TOKEN_FEATURES, any_length)
+    numbers = {**label_types, "is_real_example": tf.int64}
+    spec.update({name: tf.FixedLenFeature([], number_type) for name, number_type in numbers.items()})
+    return spec
 
 
 def _lengths(tokens: Features) -> tf.Tensor:
     """Return the number of real tokens in each parsed sequence, int64 [B]."""
+
+    def count(found: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.cast(found, tf.int64), axis=1)
+
     ids, mask = tokens["input_ids"], tokens["input_mask"]
     has_mask = tf.reduce_any(mask >= 0, axis=1)
-    return tf.where(has_mask, _count(mask > 0), _count(ids >= 0))
-
-
-def _count(found: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.cast(found, tf.int64), axis=1)
+    return tf.where(has_mask, count(mask > 0), count(ids >= 0))
 
 
 def read_lengths(serialized: tf.Tensor) -> tf.Tensor:
     """Return the number of tokens in each record, int64 [B]."""
-    spec = record_spec({})
+    spec = _record_spec({})
     return _lengths(tf.parse_example(serialized, {name: spec[name] for name in ("input_ids", "input_mask")}))
 
 
@@ -74,9 +65,9 @@ def parse(serialized: tf.Tensor, widths: Sequence[int], label_types: Mapping[str
       serialized: string [B], records of either format.
       widths: allowed widths in ascending order; the smallest one that holds the longest sequence is used. With a
         single width, the shape is static.
-      label_types: see `feature_spec`.
+      label_types: names and types of the features besides tokens, see `model.heads.Head`.
     """
-    features = tf.parse_example(serialized, record_spec(label_types))
+    features = tf.parse_example(serialized, _record_spec(label_types))
     lengths = _lengths(features)
     longest = tf.reduce_max(lengths)
     fits = tf.Assert(longest <= widths[-1], ["Records hold sequences longer than seq_length."])
@@ -84,7 +75,8 @@ def parse(serialized: tf.Tensor, widths: Sequence[int], label_types: Mapping[str
         lengths, longest = tf.identity(lengths), tf.identity(longest)
     width = widths[0]
     if len(widths) > 1:
-        width = tf.gather(tf.constant(widths, tf.int64), bucket_of(tf.reshape(longest, [1]), widths)[0])
+        allowed = tf.constant(widths, tf.int64)
+        width = tf.gather(allowed, tf.searchsorted(allowed, tf.reshape(longest, [1]))[0])
     mask = tf.sequence_mask(lengths, width, tf.int64)
     for name in TOKEN_FEATURES:
         # Truncate too: padded records are longer than their real tokens.
@@ -104,11 +96,6 @@ def _to_int32(features: Features) -> Features:
 def parser(widths: Sequence[int], label_types: Mapping[str, tf.DType]) -> Callable[[tf.Tensor], Features]:
     """Return `parse` with these arguments, for tf.data."""
     return graph_function(lambda serialized: parse(serialized, widths, label_types))
-
-
-def bucket_of(lengths: tf.Tensor, widths: Sequence[int]) -> tf.Tensor:
-    """Return the index of the smallest width that holds each length; int64 [B] -> int32 [B]."""
-    return tf.searchsorted(tf.constant(widths, tf.int64), lengths)
 
 
 def shuffled(dataset: tf.data.Dataset, seed: Optional[int]) -> tf.data.Dataset:
@@ -156,7 +143,7 @@ def file_based_input_fn_builder(
       drop_remainder: drop a last batch that is not full.
       seed: seed of the training order.
       skip_examples: number of examples to skip because they were used before an interruption.
-      label_types: see `feature_spec`.
+      label_types: see `parse`.
     """
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
@@ -177,7 +164,7 @@ def input_fn_builder(
     seed: Optional[int] = None,
 ) -> InputFn:
     """Return an `input_fn` for features in memory, see `file_based_input_fn_builder`. For notebooks and small data."""
-    columns: Dict[str, List] = {name: [] for name in feature_spec(seq_length)}
+    columns: Dict[str, List] = collections.defaultdict(list)
     for feature in features:
         for name, values in feature.as_lists().items():
             columns[name].append(values if name in TOKEN_FEATURES else values[0])

@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 
 from adapter_bert.common import parallel
+from adapter_bert.model.heads import SpanHead
 from adapter_bert.pipeline import tfrecords
 from adapter_bert.pipeline.windows import WindowConfig
 from adapter_bert.tasks.squad import GoldAnswer, Paragraph
@@ -60,32 +61,13 @@ class Window(NamedTuple):
     has_max_context: np.ndarray
 
 
-class SpanFeatures(NamedTuple):
-    """Features of a window without padding, see `model.heads.SpanHead`."""
-
-    input_ids: Sequence[int]
-    segment_ids: Sequence[int]
-    question_id: int
-    window_id: int
-    start_position: int
-    end_position: int
-    is_real_example: bool = True
-
-    def as_lists(self) -> Dict[str, Sequence[int]]:
-        """Return the values under their names in records and in the graph."""
-        return {
-            "input_ids": self.input_ids,
-            "segment_ids": self.segment_ids,
-            "question_ids": [self.question_id],
-            "window_ids": [self.window_id],
-            "start_positions": [self.start_position],
-            "end_positions": [self.end_position],
-            "is_real_example": [int(self.is_real_example)],
-        }
-
+# Features of a window without padding, under their names in records and in the graph, see `SpanHead`.
+SpanFeatures = Dict[str, List[int]]
 
 # Fills the last batch if all batches must have the same size (TPUs); never scored.
-PADDING_WINDOW = SpanFeatures([0], [0], 0, 0, 0, 0, is_real_example=False)
+PADDING_WINDOW: SpanFeatures = dict.fromkeys(
+    ("input_ids", "segment_ids", *SpanHead.label_types, "is_real_example"), [0]
+)
 
 
 def tokenize_document(context: str, tokenizer: Any) -> Document:
@@ -102,15 +84,10 @@ def tokenize_query(text: str, tokenizer: Any, config: WindowConfig) -> List[int]
 
 def window_ranges(num_tokens: int, length: int, stride: int) -> List[Tuple[int, int]]:
     """Return the token range of each window; the last one ends with the last token."""
-    ranges: List[Tuple[int, int]] = []
-    begin = 0
-    while begin < num_tokens:
-        end = min(begin + length, num_tokens)
-        ranges.append((begin, end))
-        if end == num_tokens:
-            break
-        begin += min(stride, length)
-    return ranges
+    step = min(stride, length)
+    # A window starts only if the one before it ends before the last token.
+    begins = range(0, max(num_tokens - length, 0) + step, step) if num_tokens else range(0)
+    return [(begin, min(begin + length, num_tokens)) for begin in begins]
 
 
 def max_context_windows(num_tokens: int, ranges: Sequence[Tuple[int, int]]) -> np.ndarray:
@@ -164,14 +141,15 @@ def paragraph_features(
             start, end = 0, 0
             if answer and window.begin <= answer[0] and answer[1] < window.begin + size:
                 start, end = (window.first + token - window.begin for token in answer)
-            yield SpanFeatures(
-                input_ids=[cls, *query, sep, *document.ids[window.begin : window.begin + size], sep],
-                segment_ids=[0] * window.first + [1] * (size + 1),
-                question_id=question_id,
-                window_id=window_id,
-                start_position=start,
-                end_position=end,
-            )
+            yield {
+                "input_ids": [cls, *query, sep, *document.ids[window.begin : window.begin + size], sep],
+                "segment_ids": [0] * window.first + [1] * (size + 1),
+                "question_ids": [question_id],
+                "window_ids": [window_id],
+                "start_positions": [start],
+                "end_positions": [end],
+                "is_real_example": [1],
+            }
 
 
 def iterate_records(
@@ -191,7 +169,7 @@ def iterate_records(
 
     def encode_chunk(chunk: Sequence[Tuple[int, Paragraph]]) -> List[bytes]:
         return [
-            tfrecords.serialize(features.as_lists())
+            tfrecords.serialize(features)
             for number, paragraph in chunk
             for features in paragraph_features(paragraph, number, tokenizer, config)
         ]
@@ -200,4 +178,4 @@ def iterate_records(
     for records in parallel.map_in_order(encode_chunk, parallel.chunks(numbered(), PARAGRAPHS_PER_CHUNK), processes):
         count += len(records)
         yield from records
-    yield from [tfrecords.serialize(PADDING_WINDOW.as_lists())] * (-count % pad_to)
+    yield from [tfrecords.serialize(PADDING_WINDOW)] * (-count % pad_to)

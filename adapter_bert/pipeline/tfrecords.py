@@ -10,7 +10,7 @@ import contextlib
 import functools
 import itertools
 import struct
-from typing import Any, Iterable, Iterator, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -92,10 +92,8 @@ def serialize(features: Mapping[str, Values]) -> bytes:
 
 def write_records(records: Iterable[bytes], path: str) -> int:
     """Write records to a file atomically; return their number."""
-    with files.temporary_file(path) as temporary:
-        count = _write(records, temporary)
-        tf.gfile.Rename(temporary, path, overwrite=True)
-    return count
+    with files.atomic_write(path) as temporary:
+        return _write(records, temporary)
 
 
 def write_shards(records: Iterable[bytes], stem: str) -> List[str]:
@@ -104,28 +102,20 @@ def write_shards(records: Iterable[bytes], stem: str) -> List[str]:
     Returns:
       The paths in the order of their records, at least one: `<stem>-<index>-of-<total>-<records>-<bytes>.tf_record`.
     """
-    with contextlib.ExitStack() as stack:
-        temporaries: List[str] = []
-        sizes: List[str] = []
-        for shard in _shards(records):
-            temporaries.append(stack.enter_context(files.temporary_file(stem)))
-            count = _write(shard, temporaries[-1])
-            sizes.append(f"{count}-{files.size(temporaries[-1])}")
-        names = [f"{stem}-{index:05d}-of-{len(sizes):05d}-{size}.tf_record" for index, size in enumerate(sizes)]
-        for temporary, name in zip(temporaries, names):
-            tf.gfile.Rename(temporary, name, overwrite=True)
-    return names
-
-
-def _shards(records: Iterable[bytes]) -> Iterator[Iterable[bytes]]:
-    """Yield parts of the records, each to be consumed before the next; the first may be empty."""
     records = iter(records)
-    following: Tuple[bytes, ...] = tuple(itertools.islice(records, 1))
-    while True:
-        yield itertools.chain(following, itertools.islice(records, RECORDS_PER_SHARD - len(following)))
-        following = tuple(itertools.islice(records, 1))
-        if not following:
-            return
+    with contextlib.ExitStack() as stack:
+        sizes: Dict[str, str] = {}  # temporary path -> number of records and bytes, as in the final name
+        count = RECORDS_PER_SHARD
+        while count == RECORDS_PER_SHARD:
+            temporary = stack.enter_context(files.temporary_file(stem))
+            count = _write(itertools.islice(records, RECORDS_PER_SHARD), temporary)
+            if count or not sizes:
+                sizes[temporary] = f"{count}-{files.size(temporary)}"
+        paths = []
+        for index, (temporary, size) in enumerate(sizes.items()):
+            paths.append(f"{stem}-{index:05d}-of-{len(sizes):05d}-{size}.tf_record")
+            tf.gfile.Rename(temporary, paths[-1], overwrite=True)
+    return paths
 
 
 def _write(records: Iterable[bytes], path: str) -> int:

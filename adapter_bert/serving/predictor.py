@@ -162,7 +162,7 @@ class Predictor:
     def _encode(self, text_a: str, text_b: Optional[str]) -> Tuple[List[int], List[int]]:
         """Return ids and segments of a text, without padding."""
         features = self._encoder.encode(InputExample("", text_a, text_b))
-        return features.input_ids, features.segment_ids
+        return features["input_ids"], features["segment_ids"]
 
     def _prediction(self, row: List[float]) -> Prediction:
         if self._is_regression:

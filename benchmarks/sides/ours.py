@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 from adapter_bert.common import system
 
@@ -141,11 +141,7 @@ def predict(job: common.Job) -> common.Result:
         path = os.path.join(folder, packs.FILE_NAME)
         packs.write(path, pack)
         with Predictor(base.checkpoint, path) as predictor:
-
-            def predict_texts(texts: List[str], batch_size: int) -> List[Any]:
-                return predictor.predict(texts, batch_size)
-
-            return common.timed_predictions(predict_texts, job)
+            return common.timed_predictions(predictor.predict, job)
 
 
 def sizes(job: common.Job) -> common.Result:

@@ -47,8 +47,8 @@ def rows_for(dataset: Dataset, tokenizer, config: WindowConfig, logits_of):
     """Predictions of a network that gives each window these logits."""
     return [
         {
-            "question_ids": np.int32(features.question_id),
-            "window_ids": np.int32(features.window_id),
+            "question_ids": np.int32(features["question_ids"][0]),
+            "window_ids": np.int32(features["window_ids"][0]),
             "logits": logits_of(features),
             "loss": np.float32(0.5),
         }
@@ -58,8 +58,8 @@ def rows_for(dataset: Dataset, tokenizer, config: WindowConfig, logits_of):
 
 def oracle(features: spans.SpanFeatures) -> np.ndarray:
     """10 at the right positions, 0 elsewhere."""
-    logits = np.zeros((2, len(features.input_ids)), np.float32)
-    logits[[0, 1], [features.start_position, features.end_position]] = 10.0
+    logits = np.zeros((2, len(features["input_ids"])), np.float32)
+    logits[[0, 1], [features["start_positions"][0], features["end_positions"][0]]] = 10.0
     return logits
 
 
@@ -126,7 +126,7 @@ def random_rows(dataset: Dataset, tokenizer, seed: int, scale: float = 1.0, null
     generator = np.random.RandomState(seed)
 
     def logits_of(features):
-        noise = generator.normal(0.0, 4.0, (2, len(features.input_ids)))
+        noise = generator.normal(0.0, 4.0, (2, len(features["input_ids"])))
         noise[:, 0] += null
         return ((noise + oracle(features) * generator.uniform(0, 1)) * scale).astype(np.float32)
 

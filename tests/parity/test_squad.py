@@ -42,8 +42,8 @@ def oracle_rows(dataset: Dataset, tokenizer: Any) -> Iterator[Dict[str, Any]]:
     for paragraph in dataset.paragraphs:
         for features in spans.paragraph_features(paragraph, first_question, tokenizer, WINDOWS):
             logits = np.zeros((2, WINDOWS.max_seq_length), np.float32)
-            logits[[0, 1], [features.start_position, features.end_position]] = 10.0
-            ids = {"question_ids": features.question_id, "window_ids": features.window_id}
+            logits[[0, 1], [features["start_positions"][0], features["end_positions"][0]]] = 10.0
+            ids = {name: features[name][0] for name in ("question_ids", "window_ids")}
             yield {**ids, "logits": logits, "loss": 0.0}
         first_question += len(paragraph.questions)
 

@@ -34,26 +34,26 @@ def skewed_lengths(count: int, seed: int = 1) -> np.ndarray:
     return np.minimum(3 + np.random.RandomState(seed).geometric(0.12, count), SEQ_LENGTH)
 
 
-def unpadded(number: int, length: int) -> bytes:
-    """A record without padding whose label is its number."""
-    values = {
+def features_of(number: int, length: int) -> dict:
+    """Features without padding whose label is their number."""
+    return {
         "input_ids": [1 + (number + place) % 30 for place in range(length)],
         "segment_ids": [0] * (length // 2) + [1] * (length - length // 2),
         "label_ids": [number],
         "is_real_example": [1],
     }
-    features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=v)) for name, v in values.items()}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def unpadded(number: int, length: int) -> bytes:
+    return tfrecords.serialize(features_of(number, length))
 
 
 def padded(number: int, length: int) -> bytes:
     """The same record as Google's code writes it."""
-    example = tf.train.Example.FromString(unpadded(number, length))
-    for name, rest in (("input_ids", 0), ("segment_ids", 0)):
-        example.features.feature[name].int64_list.value.extend([rest] * (SEQ_LENGTH - length))
-    mask = [1] * length + [0] * (SEQ_LENGTH - length)
-    example.features.feature["input_mask"].int64_list.value.extend(mask)
-    return example.SerializeToString()
+    features = dict(features_of(number, length), input_mask=[1] * length)
+    for name in records.TOKEN_FEATURES:
+        features[name] = features[name] + [0] * (SEQ_LENGTH - length)
+    return tfrecords.serialize(features)
 
 
 FORMATS = {"unpadded": unpadded, "padded": padded}
@@ -104,13 +104,27 @@ def flat(found) -> list:
     return [number for batch in numbers(found) for number in batch]
 
 
+def assert_same_batches(found, expected) -> None:
+    assert len(found) == len(expected) > 0
+    for batch, other in zip(found, expected):
+        assert set(batch) == set(other)
+        for name, values in batch.items():
+            np.testing.assert_array_equal(values, other[name], name)
+
+
 class TestWidths:
-    def test_steps_grow_with_the_length_and_the_maximum_length_is_the_last(self):
-        assert batches.bucket_widths(21) == [*range(1, 17), 18, 20, 21]
-        assert batches.bucket_widths(16) == list(range(1, 17))
-        assert batches.bucket_widths(5) == [1, 2, 3, 4, 5]
-        assert batches.bucket_widths(66)[-5:] == [52, 56, 60, 64, 66]
-        assert batches.bucket_widths(512)[-56:] == list(range(72, 513, 8))
+    @pytest.mark.parametrize(
+        "longest, last_widths",
+        [
+            (5, [1, 2, 3, 4, 5]),
+            (16, range(1, 17)),
+            (21, [*range(1, 17), 18, 20, 21]),
+            (66, [52, 56, 60, 64, 66]),
+            (512, range(72, 513, 8)),
+        ],
+    )
+    def test_steps_grow_with_the_length_and_the_maximum_length_is_the_last(self, longest, last_widths):
+        assert batches.bucket_widths(longest)[-len(last_widths) :] == list(last_widths)
 
     @pytest.mark.parametrize("longest", [3, 17, 33, 100, 512])
     def test_every_length_has_a_width_that_is_little_larger(self, longest):
@@ -154,47 +168,25 @@ class TestWidths:
 
 
 class TestRecords:
-    @pytest.mark.parametrize("record", FORMATS.values(), ids=FORMATS)
-    def test_both_formats_give_the_features_of_the_original(self, tmp_path, record):
-        lengths = [4, 9, SEQ_LENGTH, 1]
-        path = write(tmp_path / "records", lengths, record)
-        [batch] = run_batches(records.file_based_input_fn_builder(path, SEQ_LENGTH, False, False), 4)
-        for name in (*records.TOKEN_FEATURES, "label_ids", "is_real_example"):
-            values = [
-                tf.train.Example.FromString(padded(*row)).features.feature[name].int64_list.value
-                for row in enumerate(lengths)
-            ]
-            expected = np.array(values)[:, 0] if name in ("label_ids", "is_real_example") else np.array(values)
-            np.testing.assert_array_equal(batch[name], expected, name)
-            assert batch[name].dtype == np.int32
-
     def test_both_formats_give_the_same_batches(self, tmp_path):
         files = [write(tmp_path / name, skewed_lengths(40), record) for name, record in FORMATS.items()]
         expected, found = (trained_on(path, 8, 10, epoch_size=40) for path in files)
-        assert len(expected) == len(found) == 10
-        for one, other in zip(expected, found):
-            assert set(one) == set(other)
-            for name, values in one.items():
-                np.testing.assert_array_equal(other[name], values, name)
+        assert len(expected) == 10
+        assert_same_batches(found, expected)
 
-    def test_padding_examples_of_both_formats_have_no_width(self, tmp_path):
-        for record in FORMATS.values():
-            padding = tf.train.Example.FromString(record(0, 1))
-            for feature in padding.features.feature.values():
-                feature.int64_list.value[:] = [0] * len(feature.int64_list.value)
-            path = str(tmp_path / "records")
-            tfrecords.write_records([padding.SerializeToString()] * 2, path)
-            [batch] = run_batches(batches.scoring_input_fn(path, SEQ_LENGTH), 2)
-            assert batch["input_ids"].shape[1] <= 1 and not batch["input_ids"].any()
-            assert batch["is_real_example"].tolist() == [0, 0]
+    @pytest.mark.parametrize("mask", [{}, {"input_mask": [0]}], ids=["unpadded", "padded"])
+    def test_padding_examples_of_both_formats_have_no_width(self, tmp_path, mask):
+        zeros = dict(dict.fromkeys(features_of(0, 1), [0]), **mask)
+        path = str(tmp_path / "records")
+        tfrecords.write_records([tfrecords.serialize(zeros)] * 2, path)
+        [batch] = run_batches(batches.scoring_input_fn(path, SEQ_LENGTH), 2)
+        assert batch["input_ids"].shape[1] <= 1 and not batch["input_ids"].any()
+        assert batch["is_real_example"].tolist() == [0, 0]
 
     def test_labels_may_be_floats(self, tmp_path):
-        example = tf.train.Example.FromString(unpadded(0, 5))
-        example.features.feature["label_ids"].Clear()
-        example.features.feature["label_ids"].float_list.value.append(2.5)
-        tfrecords.write_records([example.SerializeToString()], str(tmp_path / "records"))
-        input_fn = batches.scoring_input_fn(str(tmp_path / "records"), SEQ_LENGTH, {"label_ids": tf.float32})
-        [batch] = run_batches(input_fn, 4)
+        path = str(tmp_path / "records")
+        tfrecords.write_records([tfrecords.serialize(dict(features_of(0, 5), label_ids=[2.5]))], path)
+        [batch] = run_batches(batches.scoring_input_fn(path, SEQ_LENGTH, {"label_ids": tf.float32}), 4)
         assert batch["label_ids"].tolist() == [2.5] and batch["label_ids"].dtype == np.float32
 
     def test_the_batch_size_of_a_training_is_static(self, file):
@@ -230,31 +222,23 @@ def five_epochs(small_pools, file):
 @pytest.mark.usefixtures("small_pools")
 class TestOrder:
     @pytest.mark.parametrize("batch_size", [8, 60])
-    def test_an_epoch_has_every_example_once_except_for_less_than_a_batch(self, five_epochs, batch_size):
-        steps = 103 // batch_size
-        seen = flat(five_epochs[batch_size][:steps])
-        assert len(set(seen)) == len(seen) == steps * batch_size
+    def test_an_epoch_has_every_example_once_except_for_less_than_a_batch(self, file, five_epochs, batch_size):
+        found, steps = numbers(five_epochs[batch_size]), 103 // batch_size
+        assert len(set(sum(found[:steps], []))) == steps * batch_size
+        expected = numbers(plain_order(file, batch_size, len(found)))
+        assert found != expected
+        ends = sorted(epoch_ends(103, batch_size, len(found)))
+        assert len(ends) == 5
+        for end in ends:  # after every epoch, the examples are those of the original
+            assert sorted(sum(found[:end], [])) == sorted(sum(expected[:end], []))
+        seen = collections.Counter(sum(found, []))
+        assert set(seen) == set(range(103)) and set(seen.values()) <= {4, 5}
 
     def test_an_epoch_of_whole_batches_has_every_example_once(self, tmp_path):
         path = write(tmp_path / "records", skewed_lengths(40))
         found = flat(trained_on(path, 8, 15, epoch_size=40))
         for start in (0, 40, 80):
             assert sorted(found[start : start + 40]) == list(range(40))
-
-    @pytest.mark.parametrize("batch_size", [8, 60])
-    def test_after_every_epoch_the_examples_are_those_of_the_original(self, file, five_epochs, batch_size):
-        found = numbers(five_epochs[batch_size])
-        expected = numbers(plain_order(file, batch_size, len(found)))
-        assert found != expected
-        for end in sorted(epoch_ends(103, batch_size, len(found))):
-            assert sorted(sum(found[:end], [])) == sorted(sum(expected[:end], []))
-
-    @pytest.mark.parametrize("batch_size", [8, 60])
-    def test_several_epochs_have_every_example_equally_often(self, five_epochs, batch_size):
-        seen = collections.Counter(flat(five_epochs[batch_size]))
-        assert sum(seen.values()) == 5 * 103 // batch_size * batch_size
-        assert set(seen) == set(range(103))
-        assert set(seen.values()) <= {4, 5}
 
     def test_a_batch_may_be_larger_than_the_file(self, tmp_path):
         path = write(tmp_path / "records", [3, 4, 5])
@@ -264,14 +248,11 @@ class TestOrder:
     def test_part_of_an_epoch_has_the_first_examples_of_the_original(self, file):
         assert sorted(flat(trained_on(file, 8, 5))) == sorted(flat(plain_order(file, 8, 5)))
 
-    def test_the_seed_determines_the_order(self, file, five_epochs):
+    def test_the_seed_determines_the_order_and_no_batch_occurs_twice(self, file, five_epochs):
         first = numbers(five_epochs[8])
         assert numbers(trained_on(file, 8, 64)) == first
         assert numbers(trained_on(file, 8, 64, seed=6)) != first
-
-    def test_no_batch_occurs_again_in_another_epoch(self, five_epochs):
-        found = [frozenset(batch) for batch in numbers(five_epochs[8])]
-        assert len(set(found)) == len(found) == 64
+        assert len(set(map(frozenset, first))) == len(first) == 64
 
     def test_batches_differ_and_are_not_sorted_if_an_epoch_is_one_pool(self, tmp_path, monkeypatch):
         monkeypatch.setattr(batches, "POOL", 64)
@@ -286,17 +267,7 @@ class TestOrder:
 
     @pytest.mark.parametrize("skip", [2, 13, 22])
     def test_a_continued_training_has_the_remaining_batches(self, file, five_epochs, skip):
-        rest = trained_on(file, 8, 64, skip=skip)
-        assert numbers(rest) == numbers(five_epochs[8])[skip:]
-        for expected, found in zip(five_epochs[8][skip:], rest):
-            np.testing.assert_array_equal(found["input_ids"], expected["input_ids"])
-
-    def test_all_batches_have_the_width_of_their_longest_sequence(self, five_epochs, lengths):
-        allowed = np.array(batches.bucket_widths(SEQ_LENGTH))
-        for batch in five_epochs[8]:
-            longest = lengths[batch["label_ids"]].max()
-            assert batch["input_ids"].shape[1] == allowed[allowed >= longest].min()
-        assert len({batch["input_ids"].shape[1] for batch in five_epochs[8]}) > 2
+        assert_same_batches(trained_on(file, 8, 64, skip=skip), five_epochs[8][skip:])
 
 
 class TestFileOrder:
@@ -324,18 +295,10 @@ class TestFileOrder:
         assert mixed < len(set(-(-lengths // 8)))
 
     def test_a_row_is_yielded_as_soon_as_those_before_it_are(self):
-        taken = []
-
-        def rows():
-            for number in (2, 1, 0, 5, 4, 3):
-                taken.append(number)
-                yield {ROW: number, "value": number}
-
-        ordered = scores.in_file_order(rows())
-        assert next(ordered) == {"value": 0} and taken == [2, 1, 0]
-        assert [row["value"] for row in ordered] == [1, 2, 3, 4, 5]
-
-    def test_a_missing_row_is_an_error_and_rows_without_numbers_keep_their_order(self):
+        taken = iter((2, 1, 0, 5, 4, 3))
+        ordered = scores.in_file_order({ROW: number, "value": number} for number in taken)
+        assert next(ordered) == {"value": 0} and next(taken) == 5, "three rows were read"
+        assert [row["value"] for row in ordered] == [1, 2, 3, 4]
         with pytest.raises(ValueError, match="Row 0 is missing"):
             list(scores.in_file_order([{ROW: 1}]))
         assert list(scores.in_file_order([{"value": 2}, {"value": 1}])) == [{"value": 2}, {"value": 1}]
@@ -355,25 +318,18 @@ def span_predictions(input_fn) -> list:
         values = np.random.RandomState(3)
         for variable in tf.trainable_variables():
             variable.load(values.normal(scale=0.3, size=variable.shape.as_list()), session)
-        found = []
-        while True:
-            try:
-                found.append(session.run(spec.predictions))
-            except tf.errors.OutOfRangeError:
-                return found
+        return [session.run(spec.predictions) for _ in range(8)]
 
 
 class TestPredictions:
     def test_predictions_of_spans_are_those_of_padded_batches(self, tmp_path):
         lengths = skewed_lengths(30)
-        answered = []
-        for number, length in enumerate(lengths):
-            example = tf.train.Example.FromString(unpadded(number % TINY["vocab_size"], int(length)))
-            for name in SpanHead.label_types:
-                example.features.feature[name].int64_list.value.append(number % 3)
-            answered.append(example.SerializeToString())
+        answered = (
+            dict(features_of(number, int(length)), **{name: [number % 3] for name in SpanHead.label_types})
+            for number, length in enumerate(lengths)
+        )
         path = str(tmp_path / "records")
-        tfrecords.write_records(answered, path)
+        tfrecords.write_records(map(tfrecords.serialize, answered), path)
         whole = records.file_based_input_fn_builder(path, SEQ_LENGTH, False, False, label_types=SpanHead.label_types)
         narrow = batches.scoring_input_fn(path, SEQ_LENGTH, SpanHead.label_types)
         expected, found = (
@@ -427,10 +383,7 @@ class TestRun:
 
         plain = run_batches(plain_fn, 8, 10)
         assert {batch["input_ids"].shape for batch in plain} == {(8, 16)}
-        for one, other in zip(plain, run_batches(found_fn, 8, 10)):
-            assert set(one) == set(other)
-            for name, values in one.items():
-                np.testing.assert_array_equal(other[name], values, name)
+        assert_same_batches(run_batches(found_fn, 8, 10), plain)
 
     def test_a_run_that_was_begun_before_there_was_the_flag_goes_on_with_it(self, given):
         same = dict(given, do_train=True)

@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 import tokenization
 from adapter_bert.common import parallel
 from adapter_bert.pipeline import features as features_module
-from adapter_bert.pipeline import records
 from adapter_bert.pipeline.features import (
     Encoder,
     InputFeatures,
@@ -113,22 +112,13 @@ def test_wrong_lengths_and_labels_are_named(tokenizer):
     assert_mentions(message_of(list, records_of_two_processes), "guid", "'ugly'", "bad, good")
 
 
-def test_a_padding_example_is_all_zero_and_not_real(tokenizer):
-    features = convert_single_example(0, PaddingInputExample(), LABELS, 6, tokenizer)
-    assert features.input_ids == features.input_mask == features.segment_ids == [0] * 6
+def test_features_are_listed_under_the_names_of_the_graph(tokenizer):
+    features = convert_single_example(0, PaddingInputExample(), LABELS, 2, tokenizer)
     assert (features.label_id, features.is_real_example) == (0, False)
-
-
-def test_features_are_listed_under_the_names_of_the_graph():
-    features = InputFeatures([2, 3], [1, 1], [0, 1], label_id=4, is_real_example=False)
-    assert dict(features.as_lists()) == {
-        "input_ids": [2, 3],
-        "input_mask": [1, 1],
-        "segment_ids": [0, 1],
-        "label_ids": [4],
-        "is_real_example": [0],
-    }
-    assert set(features.as_lists()) == set(records.feature_spec(2))
+    zeros = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), [0, 0])
+    assert features.as_lists() == dict(zeros, label_ids=[0], is_real_example=[0])
+    features = InputFeatures([2, 3], [1, 1], [0, 1], label_id=4)
+    assert list(features.as_lists().values()) == [[2, 3], [1, 1], [0, 1], [4], [1]]
 
 
 def test_the_first_example_is_logged(tokenizer, log):
@@ -142,9 +132,6 @@ def test_the_first_example_is_logged(tokenizer, log):
         convert_all()
         assert "guid: first" in log and "tokens: [CLS] the cat [SEP]" in log and "label: good (id = 1)" in log
         assert "guid: second" not in log
-
-
-# ---------------------------------------------------------------------------------------- records
 
 
 def many(count: int) -> list:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
@@ -27,18 +25,11 @@ def by_message(lists) -> bytes:
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
-@pytest.mark.parametrize("value", INTEGERS)
-def test_an_integer(value):
-    for lists in ({"a": [value]}, {"a": [value, 0]}, {"a": [5] * 300 + [value]}):
+@pytest.mark.parametrize("value", [*INTEGERS, 0.0, -0.0, 1.0, -2.5, 0.1, 1e30, 1e-30])
+def test_a_number(value):
+    zero = type(value)(0)
+    for lists in ({"a": [value]}, {"a": [value, zero]}, {"a": [zero] * 300 + [value]}):
         assert serialize(lists) == by_message(lists)
-
-
-@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, -2.5, 0.1, 1e30, 1e-30])
-def test_a_float(value):
-    record = serialize({"a": [value]})
-    assert record == by_message({"a": [value]})
-    [found] = tf.train.Example.FromString(record).features.feature["a"].float_list.value
-    assert struct.pack("f", found) == struct.pack("f", value)
 
 
 def test_equal_integers_and_floats_are_distinguished():

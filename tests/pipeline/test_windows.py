@@ -8,20 +8,16 @@ from adapter_bert.pipeline.windows import WindowConfig
 from tests.helpers import assert_mentions, message_of
 
 
-def test_the_defaults_are_those_of_the_original():
-    assert WindowConfig() == WindowConfig(max_seq_length=384, doc_stride=128, max_query_length=64)
-
-
 def test_a_window_has_the_room_that_the_question_and_three_special_tokens_leave():
-    assert WindowConfig(max_seq_length=384).context_length(10) == 371
+    """The defaults are those of the original."""
+    assert WindowConfig() == WindowConfig(max_seq_length=384, doc_stride=128, max_query_length=64)
+    assert WindowConfig().context_length(10) == 371
     assert WindowConfig(max_seq_length=68).context_length(64) == 1
 
 
-@pytest.mark.parametrize(
-    "config", [WindowConfig(), WindowConfig(69, 1), WindowConfig(40, 32, 4), WindowConfig(8, 1, 3)]
-)
-def test_windows_that_overlap_are_valid(config):
-    config.check()
+@pytest.mark.parametrize("lengths", [(), (69, 1), (40, 32, 4), (8, 1, 3)])
+def test_windows_that_overlap_are_valid(lengths):
+    WindowConfig(*lengths).check()
 
 
 @pytest.mark.parametrize(
