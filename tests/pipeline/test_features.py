@@ -113,9 +113,9 @@ def test_wrong_lengths_and_labels_are_named(tokenizer):
 
 
 def test_features_are_listed_under_the_names_of_the_graph(tokenizer):
-    features = convert_single_example(0, PaddingInputExample(), LABELS, 2, tokenizer)
+    features = convert_single_example(0, PaddingInputExample(), LABELS, 3, tokenizer)
     assert (features.label_id, features.is_real_example) == (0, False)
-    zeros = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), [0, 0])
+    zeros = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), [0, 0, 0])
     assert features.as_lists() == dict(zeros, label_ids=[0], is_real_example=[0])
     features = InputFeatures([2, 3], [1, 1], [0, 1], label_id=4)
     assert list(features.as_lists().values()) == [[2, 3], [1, 1], [0, 1], [4], [1]]
