@@ -120,7 +120,7 @@ def training_input_fn(
       seed: seed of the training order; random if None.
       skip_steps: number of batches to skip because they were used before an interruption.
     """
-    widths = bucket_widths(seq_length)
+    parse_records = records.parser(bucket_widths(seq_length), label_types)
     seed = random.randrange(2**31) if seed is None else seed
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
@@ -131,7 +131,7 @@ def training_input_fn(
         stream = records.shuffled(tf.data.TFRecordDataset(input_file), seed).skip(begin * batch_size)
         batches = stream.batch(batch_size, drop_remainder=True).take(total_steps - begin).enumerate(begin)
         batches = _pooled(batches, ends, seed).skip(skip_steps - begin)
-        return records.prefetched(batches.map(records.parser(widths, label_types)))
+        return records.prefetched(batches.map(parse_records))
 
     return input_fn
 
@@ -141,7 +141,7 @@ def scoring_input_fn(input_file: Files, seq_length: int, label_types: Mapping[st
 
     The feature `ROW` is the position of the example in the files, see `evaluation.scores.in_file_order`.
     """
-    widths = bucket_widths(seq_length)
+    parse_records = records.parser(bucket_widths(seq_length), label_types)
 
     @graph_function
     def sort(numbers: tf.Tensor, serialized: tf.Tensor) -> Any:
@@ -150,7 +150,7 @@ def scoring_input_fn(input_file: Files, seq_length: int, label_types: Mapping[st
 
     @graph_function
     def parse(numbers: tf.Tensor, serialized: tf.Tensor) -> Features:
-        return dict(records.parse(serialized, widths, label_types), **{ROW: tf.cast(numbers, tf.int32)})
+        return dict(parse_records(serialized), **{ROW: tf.cast(numbers, tf.int32)})
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         batch_size = params["batch_size"]

@@ -58,44 +58,43 @@ def read_lengths(serialized: tf.Tensor) -> tf.Tensor:
     return _lengths(tf.parse_example(serialized, {name: spec[name] for name in ("input_ids", "input_mask")}))
 
 
-def parse(serialized: tf.Tensor, widths: Sequence[int], label_types: Mapping[str, tf.DType]) -> Features:
-    """Parse a batch of records.
-
-    Args:
-      serialized: string [B], records of either format.
-      widths: allowed widths in ascending order; the smallest one that holds the longest sequence is used. With a
-        single width, the shape is static.
-      label_types: names and types of the features besides tokens, see `model.heads.Head`.
-    """
-    features = tf.parse_example(serialized, _record_spec(label_types))
-    lengths = _lengths(features)
-    longest = tf.reduce_max(lengths)
-    fits = tf.Assert(longest <= widths[-1], ["Records hold sequences longer than seq_length."])
-    with tf.control_dependencies([fits]):
-        lengths, longest = tf.identity(lengths), tf.identity(longest)
-    width = widths[0]
-    if len(widths) > 1:
-        allowed = tf.constant(widths, tf.int64)
-        width = tf.gather(allowed, tf.searchsorted(allowed, tf.reshape(longest, [1]))[0])
-    mask = tf.sequence_mask(lengths, width, tf.int64)
-    for name in TOKEN_FEATURES:
-        # Truncate too: padded records are longer than their real tokens.
-        values = features[name][:, :width]
-        missing = tf.cast(width, tf.int32) - tf.shape(values)[1]
-        values = mask if name == "input_mask" else tf.pad(values, [[0, 0], [0, missing]]) * mask
-        values.set_shape([serialized.shape[0], width if len(widths) == 1 else None])
-        features[name] = values
-    return _to_int32(features)
-
-
 def _to_int32(features: Features) -> Features:
     """Convert int64, the type in records, to int32, which TPUs and the graph expect."""
     return {name: tf.cast(values, tf.int32) if values.dtype.is_integer else values for name, values in features.items()}
 
 
 def parser(widths: Sequence[int], label_types: Mapping[str, tf.DType]) -> Callable[[tf.Tensor], Features]:
-    """Return `parse` with these arguments, for tf.data."""
-    return graph_function(lambda serialized: parse(serialized, widths, label_types))
+    """Return a function for tf.data that parses a batch of records of either format, string [B].
+
+    Args:
+      widths: allowed widths in ascending order; the smallest one that holds the longest sequence is used. With a
+        single width, the shape is static.
+      label_types: names and types of the features besides tokens, see `model.heads.Head`.
+    """
+
+    @graph_function
+    def parse(serialized: tf.Tensor) -> Features:
+        features = tf.parse_example(serialized, _record_spec(label_types))
+        lengths = _lengths(features)
+        longest = tf.reduce_max(lengths)
+        fits = tf.Assert(longest <= widths[-1], ["Records hold sequences longer than seq_length."])
+        with tf.control_dependencies([fits]):
+            lengths, longest = tf.identity(lengths), tf.identity(longest)
+        width = widths[0]
+        if len(widths) > 1:
+            allowed = tf.constant(widths, tf.int64)
+            width = tf.gather(allowed, tf.searchsorted(allowed, tf.reshape(longest, [1]))[0])
+        mask = tf.sequence_mask(lengths, width, tf.int64)
+        for name in TOKEN_FEATURES:
+            # Truncate too: padded records are longer than their real tokens.
+            values = features[name][:, :width]
+            missing = tf.cast(width, tf.int32) - tf.shape(values)[1]
+            values = mask if name == "input_mask" else tf.pad(values, [[0, 0], [0, missing]]) * mask
+            values.set_shape([serialized.shape[0], width if len(widths) == 1 else None])
+            features[name] = values
+        return _to_int32(features)
+
+    return parse
 
 
 def shuffled(dataset: tf.data.Dataset, seed: Optional[int]) -> tf.data.Dataset:
@@ -143,7 +142,7 @@ def file_based_input_fn_builder(
       drop_remainder: drop a last batch that is not full.
       seed: seed of the training order.
       skip_examples: number of examples to skip because they were used before an interruption.
-      label_types: see `parse`.
+      label_types: see `parser`.
     """
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:

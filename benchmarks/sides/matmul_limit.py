@@ -24,18 +24,17 @@ LAYERS = 3
 
 
 class Product(NamedTuple):
-    """`times` products [rows, inner] x [inner, columns], each for `batch` pairs of matrices at once."""
+    """A product [rows, inner] x [inner, columns], for `batch` pairs of matrices at once."""
 
     rows: int
     inner: int
     columns: int
     batch: int = 1
-    times: int = 1
 
     @property
     def flops(self) -> int:
         """Return the floating point operations: a multiplication and an addition for each term."""
-        return 2 * self.rows * self.inner * self.columns * self.batch * self.times
+        return 2 * self.rows * self.inner * self.columns * self.batch
 
     @property
     def shapes(self) -> Tuple[tuple, tuple, tuple]:
@@ -44,9 +43,9 @@ class Product(NamedTuple):
         return batch + (self.rows, self.inner), batch + (self.inner, self.columns), batch + (self.rows, self.columns)
 
 
-def frozen(rows: int, inner: int, columns: int, times: int = 1) -> List[Product]:
+def frozen(rows: int, inner: int, columns: int) -> List[Product]:
     """A frozen projection: forward and the gradient of its input."""
-    return [Product(rows, inner, columns, times=times), Product(rows, columns, inner, times=times)]
+    return [Product(rows, inner, columns), Product(rows, columns, inner)]
 
 
 def trained(rows: int, inner: int, columns: int) -> List[Product]:
@@ -80,7 +79,8 @@ def layer_products(
     adapter = trained(rows, width, adapter_size) + trained(rows, adapter_size, width)
     return [
         *frozen(rows, width, width),  # query
-        *frozen(tokens, width, width, times=2),  # key, value
+        *frozen(tokens, width, width),  # key
+        *frozen(tokens, width, width),  # value
         *both_gradients(outputs, head_size, length, batch * heads),  # attention scores
         *both_gradients(outputs, length, head_size, batch * heads),  # attention context
         *frozen(rows, width, width),  # attention output
@@ -133,12 +133,11 @@ def tensorflow_multiplier() -> Callable[[Product], Callable[[], Any]]:
     return prepare
 
 
-def run_all(operations: List[Tuple[Callable[[], Any], int]]) -> float:
-    """Return the seconds for all products, each as often as it occurs."""
+def run_all(products: List[Callable[[], Any]]) -> float:
+    """Return the seconds for all products."""
     started = time.perf_counter()
-    for multiply, times in operations:
-        for _ in range(times):
-            multiply()
+    for multiply in products:
+        multiply()
     return time.perf_counter() - started
 
 
@@ -146,10 +145,7 @@ def step(job: common.Job) -> common.Result:
     """Time the products of a whole step."""
     prepare = {"torch": torch_multiplier, "tensorflow": tensorflow_multiplier}[job["library"]]()
     sizes = (job["config"], job["batch"], job["length"], job["adapter_size"])
-    layer, top = (
-        [(prepare(product), product.times) for product in found]
-        for found in (layer_products(*sizes), top_products(*sizes))
-    )
+    layer, top = ([prepare(product) for product in found] for found in (layer_products(*sizes), top_products(*sizes)))
     below = job["config"]["num_hidden_layers"] - 1
     layers = min(LAYERS, below)
     run_all(layer + top)
