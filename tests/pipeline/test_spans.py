@@ -26,7 +26,7 @@ from adapter_bert.pipeline.records import file_based_input_fn_builder
 from adapter_bert.pipeline.windows import WindowConfig
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.squad import Dataset, GoldAnswer, Paragraph, Question
-from tests.helpers import run_batches
+from tests.helpers import assert_mentions, message_of, run_batches
 from tests.kill import Program
 from tests.pipeline.squad_data import SMALL, SQUAD_V1, asked, features_of, made_up, needed, sample, write_vocabulary
 from tests.test_tokenization import SHARED_VOCAB
@@ -99,6 +99,30 @@ def test_windows_know_their_tokens_and_characters(tokenizer):
     shown_best = ["".join(np.array(list(text))[window.has_max_context]) for text, window in zip(texts, windows)]
     # `e` has no token after it in the first window, and one before it in the second.
     assert shown_best == ["abcd", "efg", "hij"]
+
+
+def test_a_window_has_the_room_that_the_question_and_three_special_tokens_leave():
+    """The defaults are those of the original."""
+    assert WindowConfig() == WindowConfig(max_seq_length=384, doc_stride=128, max_query_length=64)
+    assert WindowConfig().context_length(10) == 371
+    assert WindowConfig(max_seq_length=68).context_length(64) == 1
+
+
+@pytest.mark.parametrize("lengths", [(), (69, 1), (40, 32, 4), (8, 1, 3)])
+def test_windows_that_overlap_are_valid(lengths):
+    WindowConfig(*lengths).check()
+
+
+@pytest.mark.parametrize(
+    "config, facts",
+    [
+        (WindowConfig(66, 1), ["--max_seq_length=66", "--max_query_length=64", "68"]),
+        (WindowConfig(68, 1), ["--doc_stride=1", "leave 1 token"]),
+        (WindowConfig(128, 61), ["--doc_stride=61", "--max_seq_length=128", "leave 61 tokens", "below 61"]),
+    ],
+)
+def test_windows_that_do_not_fit_or_overlap_are_errors(config, facts):
+    assert_mentions(message_of(config.check), *facts)
 
 
 # ---------------------------------------------------------------------- comparison with Google's script
@@ -268,11 +292,8 @@ def test_positions_are_those_in_the_sequence(tokenizer, paragraph, config, posit
     "annotated, covered",
     [
         ("1895", "1895"),
-        ("(1895", "(1895"),
         ("895-19", "895-19"),
-        ("gold", "golden"),
         ("old", "golden"),
-        ("gates", "gates"),
         ("gate", "gate"),
         ("cafe", "cafe\u0301"),
         ("\u0301", "cafe\u0301"),
