@@ -25,7 +25,7 @@ from adapter_bert.common import system
 
 system.configure_tensorflow()
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, parallel
 from benchmarks import report
 from benchmarks.suites import SHAPES, SIDES, SUITES, Measurement, plan
 
@@ -85,23 +85,16 @@ def environment(root: str) -> Dict[str, Any]:
     """Describe what the figures depend on: machine, versions, commit."""
     from importlib import metadata
 
-    def version(name: str) -> str:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            return "not installed"
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        return done.stdout.decode().strip()
-
-    changed = " with changes" if git("status", "--porcelain", "--untracked-files=no") else ""
+    installed = {found.metadata["Name"]: found.version for found in metadata.distributions()}
+    # The commit, with `-dirty` if files differ from it.
+    describe = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    commit = subprocess.run(describe, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return {
         "processor": processor_name(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": parallel.num_cores(),
         "python": platform.python_version(),
-        **{name: version(name) for name in PACKAGES},
-        "commit": git("rev-parse", "--short=12", "HEAD") + changed,
+        **{name: installed.get(name, "not installed") for name in PACKAGES},
+        "commit": commit.stdout.decode().strip(),
     }
 
 

@@ -23,7 +23,7 @@ import random
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple
 
 from adapter_bert import tasks
-from adapter_bert.common import errors
+from adapter_bert.common import errors, files
 from adapter_bert.tasks.task import read_lines
 
 
@@ -158,10 +158,9 @@ def write_part(task: tasks.Task, data_dir: str, batch: int, fraction: float, fol
         {"text_a": example.text_a, "text_b": example.text_b, "label": task.labels.index(example.label)}
         for example in examples
     ]
-    partial = folder + ".partial"
-    os.makedirs(partial, exist_ok=True)
-    with open(os.path.join(partial, task.train.file), "w", encoding="utf-8", newline="") as file:
-        file.write("\n".join((lines[:1] if task.train.header else []) + rows) + "\n")
-    with open(os.path.join(partial, "examples.json"), "w", encoding="utf-8") as file:
-        json.dump(content, file)
-    os.rename(partial, folder)
+    with files.staging_folder(folder) as staging:
+        with open(os.path.join(staging, task.train.file), "w", encoding="utf-8", newline="") as file:
+            file.write("\n".join((lines[:1] if task.train.header else []) + rows) + "\n")
+        with open(os.path.join(staging, "examples.json"), "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        files.rename_folder_noreplace(staging, folder)
