@@ -110,8 +110,13 @@ def finite(value: Any) -> Any:
 
 
 def _read_bytes(path: str, failure: str) -> bytes:
-    with user_errors(failure), tf.gfile.GFile(path, "rb") as reader:
-        return reader.read()
+    try:
+        with tf.gfile.GFile(path, "rb") as reader:
+            return reader.read()
+    except tf.errors.NotFoundError:
+        raise errors.UserError(f"{failure}: there is no file of this name.") from None
+    except tf.errors.OpError as error:
+        raise errors.UserError(f"{failure}: {errors.reason(error)}.") from None
 
 
 def read_json_object(path: str, advice: str = "Restore the file, or use another folder.") -> Dict[str, Any]:
