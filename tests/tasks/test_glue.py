@@ -39,6 +39,11 @@ def splits(columns: str, labelled: List[str], test: List[str], header: bool = Tr
     return {"train.tsv": train, "dev.tsv": train, "test.tsv": layout(columns, *test)}
 
 
+def numbered_pairs(names: str, first: str, second: str) -> Dict[str, Layout]:
+    rows = [f'0|Who wrote "Zenyatta?|"In 1802.|{second}', f"1|A place of sorrow.|A place.|{first}"]
+    return splits(f"{names}|label", [f"index|{names}|label", *rows], [f"index|{names}", "0|Horses ran away.|They ran."])
+
+
 def mnli(genre: str, dev: str, test: str) -> Dict[str, Layout]:
     columns = "sentence1|sentence2|gold_label"
     rows = ["Cream skimming.|Skim it.|entailment|neutral", 'They said "no".|Yes|contradiction|contradiction']
@@ -107,33 +112,9 @@ LAYOUTS: Dict[str, Dict[str, Layout]] = {
         "Your gift.|Thanks.|neutral|neutral|entailment|neutral|neutral|entailment",
         "What have you decided?|Why?",
     ),
-    "QNLI": splits(
-        "question|sentence|label",
-        [
-            "index|question|sentence|label",
-            '0|Who wrote "Zenyatta?|The album was called "Zenyatta" .|not_entailment',
-            '1|When did it end?|"In 1802.|entailment',
-        ],
-        ["index|question|sentence", "0|What organ?|It is the heart."],
-    ),
-    "RTE": splits(
-        "sentence1|sentence2|label",
-        [
-            "index|sentence1|sentence2|label",
-            "0|No weapons were found.|Weapons were found.|not_entailment",
-            "1|A place of sorrow.|A place.|entailment",
-        ],
-        ["index|sentence1|sentence2", "0|Mangla was summoned.|He came."],
-    ),
-    "WNLI": splits(
-        "sentence1|sentence2|label",
-        [
-            "index|sentence1|sentence2|label",
-            "0|I stuck a pin through a carrot. It had a hole.|The carrot had a hole.|1",
-            '1|Steve follows "Fred".|Steve is followed.|0',
-        ],
-        ["index|sentence1|sentence2", "0|Horses ran away.|They ran."],
-    ),
+    "QNLI": numbered_pairs("question|sentence", "entailment", "not_entailment"),
+    "RTE": numbered_pairs("sentence1|sentence2", "entailment", "not_entailment"),
+    "WNLI": numbered_pairs("sentence1|sentence2", "0", "1"),
     "AX": {
         "diagnostic-full.tsv": layout(
             "Premise|Hypothesis|Label",
