@@ -215,7 +215,7 @@ def export(bank: Bank, args: argparse.Namespace) -> None:
             raise errors.UserError("--output is empty; expected a prefix, e.g. exports/cola/model.ckpt.")
         is_folder = os.path.isdir(args.output) or args.output.endswith("/")
         prefix = os.path.join(args.output, CHECKPOINT_NAME) if is_folder else args.output
-        count = bank.export_checkpoint(args.name, prefix, args.overwrite)
+        count = google_checkpoints.export(bank.read(args.name), bank.tensors(), prefix, args.overwrite)
         flags = dict(bank.base.flags(), init_checkpoint=prefix)
         print(f"Wrote {prefix}.*: {count} variables of base and pack. Flags for programs like Google's:")
         print(" ".join(f"--{name}={value}" for name, value in flags.items()))

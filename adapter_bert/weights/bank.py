@@ -169,30 +169,6 @@ class Bank:
             os.remove(path)
         return path
 
-    def export_checkpoint(self, name: str, prefix: str, overwrite: bool = False) -> int:
-        """Write base and pack as one checkpoint: all variables of the model under Google's names, and `global_step`.
-
-        Returns the number of variables. A killed process leaves the old checkpoint, none, or the new one, never a
-        mixture.
-        """
-        if "://" in prefix:
-            raise errors.UserError(
-                f"The checkpoint prefix must be a local path, found {prefix}; export it locally and copy it."
-            )
-        folder, file_name = os.path.split(os.path.abspath(prefix))
-        if not overwrite:
-            for path in checkpoints.files_of(prefix):
-                files.check_absent(path)
-        pack = self.read(name)
-        tensors = dict(self.tensors(), **pack.tensors, global_step=np.array(pack.config.step, np.int64))
-        with files.user_errors(), files.staging_folder(os.path.join(folder, "." + file_name)) as staging:
-            written = os.path.join(staging, file_name)
-            checkpoints.write(tensors, written)
-            checkpoints.remove(prefix)
-            for path in reversed(checkpoints.files_of(written)):  # the index last
-                os.replace(path, os.path.join(folder, os.path.basename(path)))
-        return len(tensors)
-
     def verify(self) -> Iterator[Tuple[str, Optional[str]]]:
         """Read and check every byte; yield (name, problem or None): first the base, named `BASE`, then the packs."""
         for name in [BASE] + self.names():

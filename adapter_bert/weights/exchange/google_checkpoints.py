@@ -1,4 +1,4 @@
-"""Convert fine-tuned checkpoints of Google's adapter-bert and BERT (TensorFlow 1) to adapter packs.
+"""Convert fine-tuned checkpoints of Google's adapter-bert and BERT (TensorFlow 1) to adapter packs, and back.
 
 Such a checkpoint contains all of BERT, the head, the adapters if there are any, and the optimizer's slots. Names and
 shapes show which adapters it has and whether its head is for SQuAD. The caller provides everything else.
@@ -7,16 +7,19 @@ shapes show which adapters it has and whether its head is for SQuAD. The caller 
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 import re
-from typing import Optional, Sequence
+from typing import Mapping, Optional, Sequence
+
+import numpy as np
 
 from adapter_bert import tasks
 from adapter_bert.common import errors
 from adapter_bert.common.text import first_names
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
-from adapter_bert.weights.exchange import ImportedTask
+from adapter_bert.weights.exchange import ImportedTask, tensors
 from adapter_layers import AdapterConfig
 
 # Standard deviation of initial weights in Google's released code; 1e-2 in the paper.
@@ -116,3 +119,14 @@ def _check_variables(prefix: str, shapes: parameters.Shapes, config: packs.PackC
             f"The checkpoint {prefix} has adapters, but not only adapters, LayerNorms and head were trained. The "
             f"optimizer also has slots for {first_names(trained)}, which a pack cannot contain."
         )
+
+
+def export(pack: packs.Pack, base: Mapping[str, np.ndarray], prefix: str, overwrite: bool = False) -> int:
+    """Write the weights of base and pack as one checkpoint, with `global_step`; return the number of variables."""
+    folder, name = os.path.split(prefix)
+    folder, patterns = folder or ".", [glob.escape(name) + ending for ending in (".index", ".data-*")]
+    tensors.check_output(folder, patterns, overwrite)
+    values = dict(base, **pack.tensors, global_step=np.array(pack.config.step, np.int64))
+    with tensors.replaced_files(folder, patterns, f"{name}.index") as staging:
+        checkpoints.write(values, os.path.join(staging, name))
+    return len(values)
