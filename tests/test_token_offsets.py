@@ -37,9 +37,9 @@ few_examples = settings(many_examples, max_examples=300)
 
 
 def tokens_with_text(tokenizer, text):
-    """Return pairs of a token and the part of the text that it represents."""
+    """Return pairs of a token, unless it is only a word start, and the part of the text that it represents."""
     tokens, spans = tokenizer.tokenize_with_offsets(text)
-    return [(token, text[start:end]) for token, (start, end) in zip(tokens, spans)]
+    return [(token, text[start:end]) for token, (start, end) in zip(tokens, spans) if token != "\u2581"]
 
 
 def check(tokenizer, text):
@@ -246,11 +246,6 @@ def albert():
     return tokenization.SentencePieceTokenizer(needed(SHARED_SPM))
 
 
-def visible_tokens_with_text(tokenizer, text):
-    """Return `tokens_with_text` without the tokens that are only a word start."""
-    return [pair for pair in tokens_with_text(tokenizer, text) if pair[0] != "\u2581"]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -275,7 +270,7 @@ def visible_tokens_with_text(tokenizer, text):
     ],
 )
 def test_a_piece_spans_its_original_text(sentencepiece, text, expected):
-    assert visible_tokens_with_text(sentencepiece, text) == expected
+    assert tokens_with_text(sentencepiece, text) == expected
 
 
 def test_a_separate_word_start_has_an_empty_span_at_the_next_visible_character(sentencepiece):
@@ -310,17 +305,16 @@ def test_pieces_with_commas_have_valid_ids_and_spans(sentencepiece, text):
 
 
 def test_alberts_pieces_span_their_original_text(albert):
-    text = " The  Cafe\u0301 ``\ufb01x'' 9,9 日本"
-    tokens, texts = zip(*tokens_with_text(albert, text))
-    assert " ".join(tokens).replace("\u2581", "_") == '_the _cafe _ " fix " _9 , 9 _ <unk>'
-    assert texts == ("The", "Cafe\u0301", "", "``", "\ufb01x", "''", "9", ",", "9", "", "日本")
+    tokens, texts = zip(*tokens_with_text(albert, " The  Cafe\u0301 ``\ufb01x'' 9,9 日本"))
+    assert " ".join(tokens).replace("\u2581", "_") == '_the _cafe " fix " _9 , 9 <unk>'
+    assert texts == ("The", "Cafe\u0301", "``", "\ufb01x", "''", "9", ",", "9", "日本")
 
 
 def test_byte_pieces_share_the_span_of_their_character(tmp_path):
     model = train_sentencepiece(tmp_path, ["[CLS]", "[SEP]"], vocab_size=300, byte_fallback=True)
     tokenizer = tokenization.SentencePieceTokenizer(model)
     yen = ["<0xE5>", "<0x86>", "<0x86>"]
-    assert visible_tokens_with_text(tokenizer, "X 円\u200b円")[1:] == [(piece, "円") for piece in yen * 2]
+    assert tokens_with_text(tokenizer, "X 円\u200b円")[1:] == [(piece, "円") for piece in yen * 2]
     for text in SAME_FOR_BOTH:
         check(tokenizer, text)
 
