@@ -68,14 +68,7 @@ def create_model(
       The mean loss, the loss of each example, the logits and the probabilities.
     """
     model = modeling.BertModel(
-        bert_config,
-        is_training,
-        input_ids,
-        input_mask,
-        segment_ids,
-        use_one_hot_embeddings,
-        "bert",
-        adapter_fn,
+        bert_config, is_training, input_ids, input_mask, segment_ids, use_one_hot_embeddings, "bert", adapter_fn
     )
     output = ClassificationHead(num_labels).build(model, {"label_ids": labels}, is_training)
     return output.loss, output.per_example_loss, output.logits, output.probabilities
@@ -96,20 +89,10 @@ def model_fn_builder(
     adapter_pack: Optional[str] = None,
 ) -> ModelFn:
     """Create the `model_fn` of a TPUEstimator, for notebooks; `adapter_pack` is loaded on top of `init_checkpoint`."""
-    return notebook_model_fn(
-        ClassificationHead(num_labels),
-        bert_config,
-        init_checkpoint,
-        learning_rate,
-        num_train_steps,
-        num_warmup_steps,
-        use_tpu,
-        use_one_hot_embeddings,
-        adapter_fn,
-        tuning_mode,
-        top_layers,
-        adapter_pack,
-    )
+    schedule = (learning_rate, num_train_steps, num_warmup_steps)
+    ours = (adapter_fn, tuning_mode, top_layers, adapter_pack)
+    head = ClassificationHead(num_labels)
+    return notebook_model_fn(head, bert_config, init_checkpoint, *schedule, use_tpu, use_one_hot_embeddings, *ours)
 
 
 def run_task(settings: ClassifierSettings) -> Optional[EvalResults]:
@@ -121,7 +104,6 @@ def run_task(settings: ClassifierSettings) -> Optional[EvalResults]:
 @errors.exits_on_user_error
 def main(argv: Sequence[str]) -> None:
     """Create settings from the flags, which `check_command_line` has validated, and run the task."""
-    settings_lib.reject_positional_args(argv)
     settings = settings_lib.from_flags(ClassifierSettings, FLAGS)
     logs.show_progress(all_lines=not settings.device.supports_hooks)
     classification.run(settings)

@@ -71,7 +71,6 @@ def run_task(settings: SquadSettings) -> Optional[EvalResults]:
 @errors.exits_on_user_error
 def main(argv: Sequence[str]) -> None:
     """Create settings from the flags, which `check_command_line` has validated, and run the task."""
-    settings_lib.reject_positional_args(argv)
     settings = settings_lib.from_flags(SquadSettings, FLAGS)
     logs.show_progress(all_lines=not settings.device.supports_hooks)
     span_extraction.run(settings)

@@ -88,14 +88,6 @@ def import_estimator(name: str) -> Any:
         ) from error
 
 
-def check_tpu_support() -> None:
-    """Raise `errors.UserError` if this TensorFlow version cannot run on TPUs."""
-    if tensorflow_version() > LAST_WITH_ESTIMATOR:
-        raise errors.UserError(
-            f"TPUs need TensorFlow 2.15 or older (Python 3.11 or older); this is TensorFlow {tf.version.VERSION}."
-        )
-
-
 def has_gpu() -> bool:
     """Return whether TensorFlow finds a GPU."""
     config = tf.config if hasattr(tf.config, "list_physical_devices") else tf.config.experimental  # 1.15

@@ -32,11 +32,6 @@ class Device:
         return self.use_tpu
 
     @property
-    def compiles_whole_graph(self) -> bool:
-        """Whether XLA compiles the whole graph."""
-        return self.use_tpu
-
-    @property
     def supports_hooks(self) -> bool:
         """Whether session hooks can save, evaluate and report progress during training."""
         return not self.use_tpu

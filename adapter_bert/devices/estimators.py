@@ -61,7 +61,10 @@ def tpu_cluster(device: Device) -> Any:
     """
     if not (device.use_tpu and device.tpu_name):
         return None
-    compat.check_tpu_support()
+    if compat.tensorflow_version() > compat.LAST_WITH_ESTIMATOR:
+        raise errors.UserError(
+            f"TPUs need TensorFlow 2.15 or older (Python 3.11 or older); this is TensorFlow {tf.version.VERSION}."
+        )
     # The estimator's training loop needs the older control flow.
     tf.disable_control_flow_v2()
     try:

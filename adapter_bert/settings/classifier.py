@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Dict, Optional
+from typing import Dict, Optional
 
 from adapter_bert import tasks
 from adapter_bert.common import errors
 from adapter_bert.evaluation import metrics
-from adapter_bert.settings.flags import MODEL, TRAINING, Limits, Rules, setting
+from adapter_bert.settings.flags import MODEL, TRAINING, Limits, setting
 from adapter_bert.settings.groups import Settings
 from adapter_bert.tasks import custom
 
 METRIC_NAMES = tuple(sorted(metrics.METRICS))
-
-
-def _check_data(settings: ClassifierSettings) -> None:
-    if settings.has_custom_data:
-        settings.custom_data  # noqa: B018  (the constructor checks the values)
-    elif settings.data_dir:
-        settings.known_task()
-    else:
-        raise errors.UserError(
-            f"No data: set --data_dir to the folder of a known task ({', '.join(tasks.names())}), or use custom data "
-            "with --train_file, --dev_file and --test_file."
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +22,7 @@ class ClassifierSettings(Settings):
     data_dir: Optional[str] = setting(None, "Folder with the task's files as downloaded.", TRAINING, kind="path")
     do_predict: bool = setting(False, "Write class probabilities of the test set.")
     predict_header: bool = setting(
-        False,
-        "Start test_results.tsv with a line of labels, unlike the original. Always true for custom data.",
+        False, "Start test_results.tsv with a line of labels, unlike the original. Always true for custom data."
     )
     primary_metric: Optional[str] = setting(
         None,
@@ -63,15 +50,14 @@ class ClassifierSettings(Settings):
     task_type: str = setting("classification", "Custom data: classification, or regression (numeric labels).", MODEL)
     encoding: Optional[str] = setting(None, "Custom data: encoding, e.g. utf-8 or cp1252; detected if not set.")
     header: Optional[bool] = setting(
-        None,
-        "Custom data: whether the first line has column names. Default: false if columns are given by number.",
+        None, "Custom data: whether the first line has column names. Default: false if columns are given by number."
     )
     quoting: Optional[bool] = setting(
         None, "Custom data: whether double quotes enclose cells. Default: true for CSV, false for TSV."
     )
     labels: Optional[str] = setting(
         None,
-        "Custom data: labels in class order, e.g. No,Yes; other rows are dropped. Default: those of --train_file.",
+        "Custom data: labels in class order, e.g. No,Yes; drops other rows. Default: all in --train_file.",
         TRAINING,
     )
     label_map: Optional[str] = setting(
@@ -82,7 +68,18 @@ class ClassifierSettings(Settings):
     )
     split_seed: int = setting(1, "Custom data: random seed of that split; keep it for all runs of a sweep.", TRAINING)
 
-    RULES: ClassVar[Rules] = (_check_data,)
+    def validate(self) -> None:
+        """Raise `errors.UserError` for invalid values or combinations."""
+        super().validate()
+        if self.has_custom_data:
+            self.custom_data  # noqa: B018  (the constructor checks the values)
+        elif self.data_dir:
+            self.known_task()
+        else:
+            raise errors.UserError(
+                f"No data: set --data_dir to the folder of a known task ({', '.join(tasks.names())}), or use custom "
+                "data with --train_file, --dev_file and --test_file."
+            )
 
     @property
     def has_custom_data(self) -> bool:

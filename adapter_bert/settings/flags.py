@@ -14,7 +14,7 @@ import hashlib
 import math
 import os
 import sys
-from typing import Any, Callable, ClassVar, Dict, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
 from absl import app, flags
 
@@ -57,7 +57,6 @@ class Limits(NamedTuple):
 ANY = Limits(maximum=math.inf)
 POSITIVE = Limits(1)
 NOT_NEGATIVE = Limits(0)
-Rules = Sequence[Callable[[Any], None]]
 
 
 def setting(
@@ -85,20 +84,15 @@ def setting(
 
 @dataclasses.dataclass(frozen=True)
 class FlagGroup:
-    """Base class of settings; groups combine by inheritance.
-
-    `RULES` of each class are functions of the settings that raise `errors.UserError` if values contradict each other.
-    """
-
-    RULES: ClassVar[Rules] = ()
+    """Base class of settings; groups combine by inheritance."""
 
     def validate(self) -> None:
-        """Raise `errors.UserError` for invalid values or combinations. Does not access files."""
+        """Raise `errors.UserError` for invalid values or combinations. Does not access files.
+
+        A group with rules about several of its values extends this method.
+        """
         for field in dataclasses.fields(self):
             field.metadata["limits"].check(field.name, getattr(self, field.name))
-        for group in reversed(type(self).__mro__):
-            for rule in vars(group).get("RULES", ()):
-                rule(self)
 
     def needed_paths(self) -> Dict[str, str]:
         """Return flag -> kind of path it must name: `file`, `folder`, `file or folder` or `checkpoint`."""

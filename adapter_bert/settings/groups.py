@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.devices.device import Device
 from adapter_bert.model import adapter_config, tuning_modes
 from adapter_bert.model.adapter_config import AdapterConfig
-from adapter_bert.settings.flags import MODEL, NOT_NEGATIVE, POSITIVE, TRAINING, FlagGroup, Limits, Rules, setting
+from adapter_bert.settings.flags import MODEL, NOT_NEGATIVE, POSITIVE, TRAINING, FlagGroup, Limits, setting
 
 # Flag -> field of an AdapterConfig.
 ADAPTER_SETTINGS = {"adapter_" + field.name: field.name for field in dataclasses.fields(AdapterConfig)}
@@ -46,12 +46,6 @@ class BertSettings(FlagGroup):
         return repr([values[name] for name in ("vocab_file", "spm_model_file", "do_lower_case")])
 
 
-def _check_adapters(settings: AdapterSettings) -> None:
-    tuning_modes.check_mode(settings.tuning_mode, settings.tune_top_layers)
-    adapter_config.check_activation(settings.adapter_activation)
-    settings.adapter  # noqa: B018  (the constructor checks the values)
-
-
 @dataclasses.dataclass(frozen=True)
 class AdapterSettings(FlagGroup):
     """What to train: adapters, or other parts of the model."""
@@ -68,9 +62,7 @@ class AdapterSettings(FlagGroup):
     )
     adapter_size: int = setting(AdapterConfig.size, "Units in the bottleneck of an adapter.", MODEL)
     adapter_init_scale: float = setting(
-        AdapterConfig.init_scale,
-        "Standard deviation of initial adapter weights; Google's adapter-bert: 1e-3.",
-        TRAINING,
+        AdapterConfig.init_scale, "Standard deviation of initial adapter weights; Google's code: 1e-3.", TRAINING
     )
     adapter_activation: str = setting(
         "gelu", f"Activation of the adapters: {', '.join(adapter_config.ACTIVATION_NAMES)}.", MODEL
@@ -83,7 +75,12 @@ class AdapterSettings(FlagGroup):
         None, "Trained task to load on --init_checkpoint: a pack, or the output folder of a run.", TRAINING, kind="path"
     )
 
-    RULES: ClassVar[Rules] = (_check_adapters,)
+    def validate(self) -> None:
+        """Raise `errors.UserError` for invalid values or combinations."""
+        super().validate()
+        tuning_modes.check_mode(self.tuning_mode, self.tune_top_layers)
+        adapter_config.check_activation(self.adapter_activation)
+        self.adapter  # noqa: B018  (the constructor checks the values)
 
     @property
     def adapter(self) -> Optional[AdapterConfig]:
@@ -135,12 +132,6 @@ class DataSettings(FlagGroup):
     )
 
 
-def _check_accumulation(settings: TrainingSettings) -> None:
-    parts, batch_size = settings.gradient_accumulation_steps, settings.train_batch_size
-    if batch_size % parts:
-        raise errors.UserError(f"--gradient_accumulation_steps={parts} must divide --train_batch_size={batch_size}.")
-
-
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings(FlagGroup):
     """Optimizer, batches, checkpoints and evaluation during training."""
@@ -149,10 +140,7 @@ class TrainingSettings(FlagGroup):
     eval_batch_size: int = setting(8, "Examples per evaluation batch; scores do not depend on it.", None, POSITIVE)
     predict_batch_size: int = setting(8, "Examples per prediction batch; results do not depend on it.", None, POSITIVE)
     learning_rate: float = setting(
-        5e-5,
-        "Peak learning rate. Adapters need higher ones than full fine-tuning: 3e-4 to 3e-3.",
-        TRAINING,
-        NOT_NEGATIVE,
+        5e-5, "Peak learning rate. Adapters need more than full fine-tuning: 3e-4 to 3e-3.", TRAINING, NOT_NEGATIVE
     )
     num_train_epochs: float = setting(3.0, "Passes over the training set.", TRAINING, NOT_NEGATIVE)
     warmup_proportion: float = setting(
@@ -188,15 +176,12 @@ class TrainingSettings(FlagGroup):
         False, "Save all variables in each checkpoint, not only trained ones, for tools that expect it.", TRAINING
     )
 
-    RULES: ClassVar[Rules] = (_check_accumulation,)
-
-
-def _check_tpu_address(settings: DeviceSettings) -> None:
-    if settings.use_tpu and bool(settings.tpu_name) == bool(settings.master):
-        raise errors.UserError(
-            "--use_tpu=true needs either --tpu_name (the TPU's name or grpc:// address) or --master; found "
-            f"--tpu_name={settings.tpu_name} and --master={settings.master}."
-        )
+    def validate(self) -> None:
+        """Raise `errors.UserError` for invalid values or combinations."""
+        super().validate()
+        parts, size = self.gradient_accumulation_steps, self.train_batch_size
+        if size % parts:
+            raise errors.UserError(f"--gradient_accumulation_steps={parts} must divide --train_batch_size={size}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,37 +196,19 @@ class DeviceSettings(FlagGroup):
     num_tpu_cores: int = setting(8, "TPU cores in total; used with --use_tpu only.", None, POSITIVE)
     iterations_per_loop: int = setting(1000, "Training steps per call of the TPU.", None, POSITIVE)
 
-    RULES: ClassVar[Rules] = (_check_tpu_address,)
+    def validate(self) -> None:
+        """Raise `errors.UserError` for invalid values or combinations."""
+        super().validate()
+        if self.use_tpu and bool(self.tpu_name) == bool(self.master):
+            raise errors.UserError(
+                "--use_tpu=true needs either --tpu_name (the TPU's name or grpc:// address) or --master; found "
+                f"--tpu_name={self.tpu_name} and --master={self.master}."
+            )
 
     @property
     def device(self) -> Device:
         """The device to run on."""
         return Device(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Device)})
-
-
-def _check_phases(settings: RunSettings) -> None:
-    if not (settings.do_train or settings.do_eval or settings.do_predict):
-        raise errors.UserError("Nothing to do: set at least one of --do_train, --do_eval and --do_predict.")
-
-
-def _check_evaluation_in_training(settings: RunSettings) -> None:
-    for name in ("early_stopping_patience", "eval_every_steps"):
-        if getattr(settings, name) and settings.do_train and not settings.evaluates_in_training:
-            raise errors.UserError(
-                f"--{name} needs evaluations during training: add --do_eval=true, and leave out --eval_every_steps or "
-                f"set it above 0 (it is {settings.eval_every_steps})."
-            )
-
-
-def _check_tpu_batches(settings: RunSettings) -> None:
-    if settings.use_tpu and settings.gradient_accumulation_steps > 1:
-        raise errors.UserError(
-            "--gradient_accumulation_steps cannot be combined with --use_tpu=true: TPU cores split the batch already."
-        )
-    for name in ("train_batch_size", "eval_batch_size", "predict_batch_size"):
-        size, cores = getattr(settings, name), settings.num_tpu_cores
-        if settings.use_tpu and size % cores:
-            raise errors.UserError(f"On a TPU, --{name} must be a multiple of --num_tpu_cores={cores}, found {size}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +220,32 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
     do_eval: bool = setting(False, "Evaluate on the dev set.")
     do_predict: bool = setting(False, "Write predictions.")
 
-    RULES: ClassVar[Rules] = (_check_phases, _check_evaluation_in_training, _check_tpu_batches)
+    def validate(self) -> None:
+        """Raise `errors.UserError` for invalid values or combinations."""
+        super().validate()
+        if not (self.do_train or self.do_eval or self.do_predict):
+            raise errors.UserError("Nothing to do: set at least one of --do_train, --do_eval and --do_predict.")
+        self._check_evaluation_in_training()
+        if self.use_tpu:
+            self._check_tpu_batches()
+
+    def _check_evaluation_in_training(self) -> None:
+        for name in ("early_stopping_patience", "eval_every_steps"):
+            if getattr(self, name) and self.do_train and not self.evaluates_in_training:
+                raise errors.UserError(
+                    f"--{name} needs evaluations during training: add --do_eval=true, and leave out --eval_every_steps "
+                    f"or set it above 0 (it is {self.eval_every_steps})."
+                )
+
+    def _check_tpu_batches(self) -> None:
+        if self.gradient_accumulation_steps > 1:
+            raise errors.UserError(
+                "--gradient_accumulation_steps cannot be combined with --use_tpu=true: TPU cores already split a batch."
+            )
+        for name in ("train_batch_size", "eval_batch_size", "predict_batch_size"):
+            size, cores = getattr(self, name), self.num_tpu_cores
+            if size % cores:
+                raise errors.UserError(f"On a TPU, --{name}={size} must be a multiple of --num_tpu_cores={cores}.")
 
     @property
     def feature_folders(self) -> Tuple[str, ...]:
@@ -283,25 +275,21 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
         return values
 
 
-def _check_pack_has_base(settings: Settings) -> None:
-    if settings.adapter_pack and not settings.init_checkpoint:
-        raise errors.UserError(
-            f"--adapter_pack={settings.adapter_pack} needs the BERT that it was trained on: add --init_checkpoint."
-        )
-
-
-def _check_no_glob_patterns(settings: Settings) -> None:
-    for name in ("output_dir", "init_checkpoint"):
-        path = getattr(settings, name) or ""
-        if re.search(r"[][*?]", path):
-            raise errors.UserError(f"--{name}={path}: TensorFlow reads [ ] * ? as a pattern; use another folder.")
-
-
 @dataclasses.dataclass(frozen=True)
 class Settings(RunSettings, AdapterSettings, BertSettings):
     """Settings shared by all entry points for BERT."""
 
-    RULES: ClassVar[Rules] = (_check_pack_has_base, _check_no_glob_patterns)
+    def validate(self) -> None:
+        """Raise `errors.UserError` for invalid values or combinations."""
+        super().validate()
+        if self.adapter_pack and not self.init_checkpoint:
+            raise errors.UserError(
+                f"--adapter_pack={self.adapter_pack} needs the BERT that it was trained on: add --init_checkpoint."
+            )
+        for name in ("output_dir", "init_checkpoint"):
+            path = getattr(self, name) or ""
+            if re.search(r"[][*?]", path):
+                raise errors.UserError(f"--{name}={path}: TensorFlow reads [ ] * ? as a pattern; use another folder.")
 
     def needed_paths(self) -> Dict[str, str]:
         """As in the base class."""

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import ClassVar, Dict, Optional
+from typing import Dict, Optional
 
 from adapter_bert.common import errors
 from adapter_bert.evaluation.answers import N_BEST, NULL_ODDS, PREDICTIONS, AnswerRules
 from adapter_bert.pipeline.windows import WindowConfig
-from adapter_bert.settings.flags import POSITIVE, TRAINING, Rules, setting
+from adapter_bert.settings.flags import POSITIVE, TRAINING, setting
 from adapter_bert.settings.groups import SEQUENCE_LENGTH, Settings
-
-
-def _check_windows(settings: SquadSettings) -> None:
-    settings.lengths.check()
-
-
-def _check_files(settings: SquadSettings) -> None:
-    needed = {"do_train": "train_file", "do_eval": "predict_file", "do_predict": "predict_file"}
-    for phase, name in needed.items():
-        if getattr(settings, phase) and not getattr(settings, name):
-            raise errors.UserError(f"No data: --{phase} needs --{name}, a file in SQuAD's format.")
-
-
-def _check_answers_overwrite_no_data(settings: SquadSettings) -> None:
-    data = [os.path.realpath(path) for path in (settings.train_file, settings.predict_file) if path]
-    for name in (PREDICTIONS, N_BEST, NULL_ODDS):
-        path = os.path.join(settings.output_dir or "", name)
-        if settings.answers and os.path.realpath(path) in data:
-            raise errors.UserError(f"The answers would overwrite {path}: use another --output_dir.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +48,19 @@ class SquadSettings(Settings):
         "value for --predict_file is reported as best_f1_thresh.",
     )
 
-    RULES: ClassVar[Rules] = (_check_windows, _check_files, _check_answers_overwrite_no_data)
+    def validate(self) -> None:
+        """Raise `errors.UserError` for invalid values or combinations."""
+        super().validate()
+        self.lengths.check()
+        needed = {"do_train": "train_file", "do_eval": "predict_file", "do_predict": "predict_file"}
+        for phase, name in needed.items():
+            if getattr(self, phase) and not getattr(self, name):
+                raise errors.UserError(f"No data: --{phase} needs --{name}, a file in SQuAD's format.")
+        data = [os.path.realpath(path) for path in (self.train_file, self.predict_file) if path]
+        for name in (PREDICTIONS, N_BEST, NULL_ODDS):
+            path = os.path.join(self.output_dir or "", name)
+            if self.answers and os.path.realpath(path) in data:
+                raise errors.UserError(f"The answers would overwrite {path}: use another --output_dir.")
 
     @property
     def lengths(self) -> WindowConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -21,21 +21,18 @@ from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.tasks import custom
 from adapter_bert.tasks.task_data import TaskData
 from adapter_bert.training import preparation, reporting
-from adapter_bert.training.loop import DevSet, TrainingLoop
-from adapter_bert.training.trainer import EvalSplit, Trainer
+from adapter_bert.training.evaluator import DevSet
+from adapter_bert.training.loop import TrainingLoop
+from adapter_bert.training.trainer import SplitFeatures, Trainer
 from adapter_bert.weights import loading
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import TEST_RESULTS_FILE, RunFolder
 
 
 def run(settings: ClassifierSettings) -> Optional[EvalResults]:
-    """Run the requested train, eval and predict phases. Nothing is written before everything is checked.
+    """Run the requested train, eval and predict phases; return the results of the dev split if it was evaluated.
 
-    Args:
-      settings: validated settings.
-
-    Returns:
-      The results of the dev split if it was evaluated.
+    The settings must be validated. Nothing is written before everything is checked.
     """
     with files.user_errors():
         folder = RunFolder(settings.output_dir or "")
@@ -57,8 +54,7 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
     if settings.do_train:
         dev = DevSet(features["dev"], score) if settings.evaluates_in_training else None
         TrainingLoop(trainer, schedule, features["train"], dev).run()
-    sizes = eval_batch_sizes(settings)
-    for split, rows in trainer.predict([EvalSplit(name, features[name], size) for name, size in sizes.items()]):
+    for split, rows in trainer.predict([features[name] for name in ("dev", "test") if name in features]):
         if split == "dev":
             results = evaluate(trainer, data, score(rows), rows)
         else:
@@ -116,22 +112,16 @@ def make_head(settings: ClassifierSettings, data: TaskData) -> LabelHead:
     return RegressionHead() if data.task.is_regression else ClassificationHead(len(labels), weights)
 
 
-def eval_batch_sizes(settings: ClassifierSettings) -> Dict[str, int]:
-    """Return the batch size of each split to evaluate or predict."""
-    sizes = {"dev": settings.eval_batch_size, "test": settings.predict_batch_size}
-    requested = {"dev": settings.do_eval, "test": settings.do_predict}
-    return {split: size for split, size in sizes.items() if requested[split]}
-
-
-def make_features(settings: ClassifierSettings, base: Base, data: TaskData) -> Dict[str, List[str]]:
-    """Return the TFRecord files of each split, from the feature cache if possible."""
+def make_features(settings: ClassifierSettings, base: Base, data: TaskData) -> Dict[str, SplitFeatures]:
+    """Return the features of each split, from the feature cache if possible."""
     store = FeatureStore(settings.feature_folders, base.tokenizer, settings.tokenizer_key)
-    sizes = eval_batch_sizes(settings)
+    sizes = {"train": settings.train_batch_size, "dev": settings.eval_batch_size, "test": settings.predict_batch_size}
     features = {}
     for split, examples in data.splits.items():
         if split != "train" or settings.do_train:
-            pad_to = settings.device.padded_batch_size(sizes.get(split, 1))
-            features[split] = store.example_files(split, examples, data.task.labels, settings.max_seq_length, pad_to)
+            pad_to = 1 if split == "train" else settings.device.padded_batch_size(sizes[split])
+            paths = store.example_files(split, examples, data.task.labels, settings.max_seq_length, pad_to)
+            features[split] = SplitFeatures(split, paths, sizes[split])
     return features
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import FrozenSet, Optional, Sequence
+from typing import FrozenSet, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.scores import Row, Scorer, Scores
+from adapter_bert.pipeline import feature_store
+from adapter_bert.training.trainer import SplitFeatures
 from adapter_bert.weights.run_folder import EVAL_SUMMARIES, BestPack
 
 
@@ -22,6 +24,18 @@ def multiples(interval: int, total_steps: int) -> FrozenSet[int]:
     return frozenset([*range(interval, total_steps, interval), total_steps])
 
 
+class DevSet(NamedTuple):
+    """A data set that is evaluated during training: its features, and the function that scores predictions."""
+
+    features: SplitFeatures
+    score: Scorer
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples, with padding examples."""
+        return feature_store.num_records(self.features.record_files)
+
+
 class Evaluator:
     """Evaluates at given steps, keeps the best weights, and decides when to stop.
 
@@ -29,23 +43,16 @@ class Evaluator:
     at any time. Training that resumes from an older checkpoint repeats the evaluations after it, except the best one.
 
     Attributes:
+      dev: the dev set.
       due_steps: steps at which to evaluate.
     """
 
     def __init__(
-        self, score: Scorer, due_steps: FrozenSet[int], patience: Optional[int], history: History, best_pack: BestPack
+        self, dev: DevSet, due_steps: FrozenSet[int], patience: Optional[int], history: History, best_pack: BestPack
     ) -> None:
-        """Start, or resume from the state that an earlier process left.
-
-        Args:
-          score: computes scores from the predictions for the dev set.
-          due_steps: steps at which to evaluate.
-          patience: number of evaluations without a new best score after which to stop; None for never.
-          history: history of the run.
-          best_pack: saves the best weights.
-        """
+        """Start, or resume from the state that an earlier process left; `patience` is a number of evaluations."""
+        self.dev = dev
         self.due_steps = due_steps
-        self._score = score
         self._patience = patience
         self._history = history
         self._best_pack = best_pack
@@ -69,7 +76,7 @@ class Evaluator:
 
         If scores are equal, the lower loss wins.
         """
-        scores = self._score(rows)
+        scores = self.dev.score(rows)
         is_best = self._is_best(scores)
         if is_best:
             self._best_pack.save(checkpoint, scores)
@@ -81,13 +88,8 @@ class Evaluator:
         self._write_summary(step, scores)
         if self.should_stop and self._best:
             primary = next(iter(scores.metrics))
-            tf.logging.info(
-                "Stopping early: %s has not risen above %.4f (step %d) in %d evaluations.",
-                primary,
-                self._best["metrics"][primary],
-                self._best["step"],
-                self._patience,
-            )
+            best = f"{self._best['metrics'][primary]:.4f} (step {self._best['step']})"
+            tf.logging.info("Stopping early: %s was not above %s in %d evaluations.", primary, best, self._patience)
 
     def _is_best(self, scores: Scores) -> bool:
         if self._best is None:

@@ -64,11 +64,6 @@ class ProgressHook(_StepHook):
         self._seconds = 0.0
         self._steps, self._widths = 0, 0  # in this process
 
-    @property
-    def mean_width(self) -> float:
-        """Mean width of the batches so far, with padding; 0 if there were none."""
-        return self._widths / max(self._steps, 1)
-
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
         """Open the bar."""
         super().after_create_session(session, coord)
@@ -114,6 +109,11 @@ class ProgressHook(_StepHook):
         values = f"loss {loss:.4f}  lr {rate:.2e}  {speed:.1f} examples/s  {left} left"
         tf.logging.info("step %d/%d  %s", self.step, self._total_steps, values)
 
+    def end(self, session: tf.Session) -> None:
+        """Log how much of the batches was padding."""
+        if self._steps:
+            tf.logging.info("Batches had %.1f tokens per sequence on average.", self._widths / self._steps)
+
     def close(self) -> None:
         """Close the bar. Call this even if training fails."""
         self._open.close()
@@ -126,27 +126,12 @@ class CheckpointHook(_StepHook):
     """
 
     def __init__(
-        self,
-        tensors: TrainingTensors,
-        output_dir: str,
-        every_steps: int,
-        evaluator: Optional[Evaluator] = None,
-        num_examples: int = 0,
+        self, tensors: TrainingTensors, output_dir: str, every_steps: int, evaluator: Optional[Evaluator] = None
     ) -> None:
-        """Create a hook.
-
-        Args:
-          tensors: tensors of the training graph.
-          output_dir: folder for checkpoints.
-          every_steps: steps between checkpoints.
-          evaluator: decides when to evaluate, and scores the predictions; None for no evaluation.
-          num_examples: size of the dev set.
-        """
         self._tensors = tensors
         self._prefix = os.path.join(output_dir, checkpoints.MODEL_NAME)
         self._every_steps = every_steps
         self._evaluator = evaluator
-        self._num_examples = num_examples
         self._saved_step = 0
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
@@ -162,7 +147,8 @@ class CheckpointHook(_StepHook):
         if self._evaluator and self._evaluator.is_due(self.step):
             # Save a checkpoint first, so that a killed run resumes from its last evaluation.
             self._save(run_context.session)
-            rows = predicted_rows(self._dev_batches(run_context.session), self._num_examples, "evaluation")
+            batches, count = self._dev_batches(run_context.session), self._evaluator.dev.num_examples
+            rows = predicted_rows(batches, count, "evaluation")
             self._evaluator.evaluate(self.step, list(rows), f"{self._prefix}-{self.step}")
         if self._evaluator and self._evaluator.should_stop:
             run_context.request_stop()

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Iterator, List, NamedTuple, Optional, Sequence
+from typing import Iterator, List, Optional
 
 import tensorflow.compat.v1 as tf
 
 import optimization
 from adapter_bert.common import errors, signals
 from adapter_bert.devices import estimators
-from adapter_bert.evaluation.scores import Scorer
 from adapter_bert.model import parameters
 from adapter_bert.pipeline import feature_store
 from adapter_bert.training import inputs
-from adapter_bert.training.evaluator import Evaluator, epoch_ends, multiples
+from adapter_bert.training.evaluator import DevSet, Evaluator, epoch_ends, multiples
 from adapter_bert.training.hooks import CheckpointHook, ProgressHook
 from adapter_bert.training.model_fn import ModelFn, Schedule, TrainingPlan, TrainingTensors
-from adapter_bert.training.trainer import EvalSplit, Trainer
+from adapter_bert.training.trainer import SplitFeatures, Trainer
 from adapter_bert.weights import loading
-
-
-class DevSet(NamedTuple):
-    """A data set that is evaluated during training: its features, and the function that scores predictions."""
-
-    record_files: Sequence[str]
-    score: Scorer
 
 
 class TrainingLoop:
@@ -37,23 +29,15 @@ class TrainingLoop:
     """
 
     def __init__(
-        self, trainer: Trainer, schedule: Schedule, record_files: Sequence[str], dev: Optional[DevSet] = None
+        self, trainer: Trainer, schedule: Schedule, features: SplitFeatures, dev: Optional[DevSet] = None
     ) -> None:
-        """Prepare a training.
-
-        Args:
-          trainer: the model.
-          schedule: steps and learning rate.
-          record_files: features of the training split.
-          dev: evaluated during training, to select the best weights and to stop early.
-        """
+        """Prepare a training; `dev` is evaluated during training, to select the best weights and to stop early."""
         self.history = trainer.folder.history()
         self._trainer = trainer
         self._settings = trainer.settings
         self._folder = trainer.folder
         self._schedule = schedule
-        self._record_files = record_files
-        self._dev = dev
+        self._features = features
         self._evaluator = self._make_evaluator(dev) if dev else None
         self._progress: Optional[ProgressHook] = None
 
@@ -63,8 +47,7 @@ class TrainingLoop:
             due = multiples(settings.eval_every_steps, schedule.num_train_steps)
         else:
             due = epoch_ends(schedule.num_examples, settings.train_batch_size, schedule.num_train_steps)
-        patience = settings.early_stopping_patience
-        return Evaluator(dev.score, due, patience, self.history, self._trainer.best_pack)
+        return Evaluator(dev, due, settings.early_stopping_patience, self.history, self._trainer.best_pack)
 
     def run(self) -> None:
         """Train, then let the trainer use the best weights."""
@@ -100,12 +83,11 @@ class TrainingLoop:
 
     def _evaluate_newest(self, step: int) -> bool:
         """Evaluate the newest checkpoint, written at `step`, if this is due; return whether to stop training."""
-        if self._dev is None or self._evaluator is None:
+        if self._evaluator is None:
             return False
         if self._evaluator.is_due(step):
             newest = self._trainer.find_weights(loading.TRAIN)
-            split = EvalSplit("dev", self._dev.record_files, self._settings.eval_batch_size)
-            for _, rows in self._trainer.predict([split], newest):
+            for _, rows in self._trainer.predict([self._evaluator.dev.features], newest):
                 self._evaluator.evaluate(step, rows, newest.path)
         return self._evaluator.should_stop
 
@@ -115,7 +97,7 @@ class TrainingLoop:
         # On a TPU no hook would see the request, so signals end the process immediately.
         with signals.deferred(settings.device.supports_hooks) as stop:
             input_fn = inputs.training_input_fn(
-                self._record_files,
+                self._features.record_files,
                 settings,
                 self._trainer.spec.head.label_types,
                 self._schedule.num_train_steps,
@@ -124,12 +106,6 @@ class TrainingLoop:
             )
             with self._user_errors():
                 self._make_estimator(stop, evaluator).train(input_fn=input_fn, max_steps=step)
-        if self._progress and self._progress.mean_width and not settings.pads_all:
-            tf.logging.info(
-                "Batches had %.1f tokens on average (--max_seq_length=%d).",
-                self._progress.mean_width,
-                settings.max_seq_length,
-            )
         if stop.is_set:
             self.history.write()
             raise errors.StoppedError(
@@ -139,9 +115,10 @@ class TrainingLoop:
     def _make_estimator(self, stop: signals.StopRequest, evaluator: Optional[Evaluator]) -> estimators.TPUEstimator:
         settings, trainer = self._settings, self._trainer
         dev_data = None
-        if self._dev and evaluator:
-            dev_input_fn = inputs.scoring_input_fn(self._dev.record_files, settings, trainer.spec.head.label_types)
-            dev_data = functools.partial(dev_input_fn, {"batch_size": settings.eval_batch_size})
+        if evaluator:
+            _, dev_files, batch_size = evaluator.dev.features
+            dev_input_fn = inputs.scoring_input_fn(dev_files, settings, trainer.spec.head.label_types)
+            dev_data = functools.partial(dev_input_fn, {"batch_size": batch_size})
         plan = TrainingPlan(
             self._schedule,
             functools.partial(self._make_hooks, stop, evaluator),
@@ -166,12 +143,9 @@ class TrainingLoop:
     def _make_hooks(
         self, stop: signals.StopRequest, evaluator: Optional[Evaluator], tensors: TrainingTensors
     ) -> List[tf.train.SessionRunHook]:
-        settings = self._settings
-        self._progress = ProgressHook(
-            tensors, self._schedule.num_train_steps, settings.train_batch_size, self.history, stop
-        )
-        num_examples = feature_store.num_records(self._dev.record_files) if self._dev else 0
-        saving = CheckpointHook(tensors, self._folder.path, settings.save_checkpoints_steps, evaluator, num_examples)
+        steps, batch_size = self._schedule.num_train_steps, self._features.batch_size
+        self._progress = ProgressHook(tensors, steps, batch_size, self.history, stop)
+        saving = CheckpointHook(tensors, self._folder.path, self._settings.save_checkpoints_steps, evaluator)
         # The progress hook comes first, so that it does not count the time of evaluations.
         return [self._progress, saving]
 
@@ -179,7 +153,7 @@ class TrainingLoop:
     def _user_errors(self) -> Iterator[None]:
         """Raise `errors.UserError` for a loss that is not finite, damaged features, a full disk or lack of memory."""
         settings = self._settings
-        read = [*self._record_files, *(self._dev.record_files if self._dev else ())]
+        read = [*self._features.record_files, *(self._evaluator.dev.features.record_files if self._evaluator else ())]
         try:
             with feature_store.damage_errors(read):
                 yield

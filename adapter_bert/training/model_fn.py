@@ -63,10 +63,6 @@ class TrainingTensors:
     dev_batch: Optional[Features] = None
 
 
-def _no_hooks(tensors: TrainingTensors) -> List[tf.train.SessionRunHook]:
-    return []
-
-
 @dataclasses.dataclass(frozen=True)
 class TrainingPlan:
     """How to train a model.
@@ -83,7 +79,7 @@ class TrainingPlan:
     """
 
     schedule: Schedule
-    make_hooks: Callable[[TrainingTensors], List[tf.train.SessionRunHook]] = _no_hooks
+    make_hooks: Callable[[TrainingTensors], List[tf.train.SessionRunHook]] = lambda tensors: []
     dev_data: Optional[Callable[[], tf.data.Dataset]] = None
     checkpoint_kind: Optional[str] = None
     gradient_checkpointing: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -18,21 +18,18 @@ from adapter_bert.settings.squad import SquadSettings
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.task_data import SquadData
 from adapter_bert.training import preparation, reporting
-from adapter_bert.training.loop import DevSet, TrainingLoop
-from adapter_bert.training.trainer import EvalSplit, Trainer
+from adapter_bert.training.evaluator import DevSet
+from adapter_bert.training.loop import TrainingLoop
+from adapter_bert.training.trainer import SplitFeatures, Trainer
 from adapter_bert.weights import loading
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import RunFolder
 
 
 def run(settings: SquadSettings) -> Optional[EvalResults]:
-    """Run the requested train, eval and predict phases. Nothing is written before everything is checked.
+    """Run the requested train, eval and predict phases; return the results of the dev file if it has answers.
 
-    Args:
-      settings: validated settings.
-
-    Returns:
-      The results of the dev file if it has answers to compare with.
+    The settings must be validated. Nothing is written before everything is checked.
     """
     with files.user_errors():
         folder = RunFolder(settings.output_dir or "")
@@ -55,8 +52,7 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
         dev = DevSet(features["eval"], decoder.score) if decoder and settings.evaluates_in_training else None
         TrainingLoop(trainer, schedule, features["train"], dev).run()
     if decoder:
-        split = EvalSplit("dev", features["predict"], settings.predict_batch_size)
-        for _, rows in trainer.predict([split]):
+        for _, rows in trainer.predict([features["predict"]]):
             results = answer(settings, trainer, data, decoder, rows)
     tf.logging.info("***** Done: weights %s, results in %s *****", trainer.weights.path, folder.path)
     return results
@@ -99,18 +95,19 @@ def load_data(settings: SquadSettings) -> SquadData:
     return data
 
 
-def make_features(settings: SquadSettings, base: Base, data: SquadData) -> Dict[str, List[str]]:
-    """Return the TFRecord files of `train`, and of the dev file for `eval` (during training) and `predict`."""
-    device = settings.device
+def make_features(settings: SquadSettings, base: Base, data: SquadData) -> Dict[str, SplitFeatures]:
+    """Return the features of `train`, and of the dev file for `eval` (during training) and `predict`."""
     store = FeatureStore(settings.feature_folders, base.tokenizer, settings.tokenizer_key)
-    features: Dict[str, List[str]] = {}
+    features = {}
     if data.dev:
-        pads = {name: device.padded_batch_size(getattr(settings, f"{name}_batch_size")) for name in ("predict", "eval")}
-        by_pad = {pad_to: store.span_files("dev", data.dev, settings.lengths, pad_to) for pad_to in set(pads.values())}
-        features = {name: by_pad[pad_to] for name, pad_to in pads.items()}
+        for name, batch_size in (("predict", settings.predict_batch_size), ("eval", settings.eval_batch_size)):
+            pad_to = settings.device.padded_batch_size(batch_size)
+            paths = store.span_files("dev", data.dev, settings.lengths, pad_to)
+            features[name] = SplitFeatures("dev", paths, batch_size)
     if data.train:
-        features["train"] = store.span_files("train", data.train, settings.lengths)
-        if not num_records(features["train"]):
+        paths = store.span_files("train", data.train, settings.lengths)
+        features["train"] = SplitFeatures("train", paths, settings.train_batch_size)
+        if not num_records(paths):
             raise errors.UserError(f"{settings.train_file}: no paragraph has a token to train on.")
     return features
 

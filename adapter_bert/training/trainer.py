@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -14,6 +15,7 @@ from adapter_bert.devices import estimators
 from adapter_bert.evaluation.scores import Row, predicted_rows
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.pipeline import feature_store
+from adapter_bert.settings.groups import Settings
 from adapter_bert.training import inputs, preparation
 from adapter_bert.training.model_fn import ModelFn
 from adapter_bert.weights import loading
@@ -23,14 +25,15 @@ from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
 Predictions = Iterator[Tuple[str, List[Row]]]
 
 
-class EvalSplit(NamedTuple):
-    """A split to predict: its name, its features and the batch size."""
+class SplitFeatures(NamedTuple):
+    """The features of a split: its name, its TFRecord files and the batch size."""
 
     name: str
     record_files: Sequence[str]
     batch_size: int
 
 
+@dataclasses.dataclass
 class Trainer:
     """A model with its weights, in the output folder of a run. `loop.TrainingLoop` trains it.
 
@@ -38,26 +41,21 @@ class Trainer:
       spec: the model.
       folder: the output folder.
       record: settings, fingerprints and seed of the run.
-      settings: settings of the run.
       initial_weights: the weights to start training from, or to predict with; None for random ones.
       best_pack: saves the best weights of a training.
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        folder: RunFolder,
-        record: RunRecord,
-        initial_weights: Optional[Weights],
-        best_pack: BestPack,
-    ) -> None:
-        self.spec = spec
-        self.folder = folder
-        self.record = record
-        self.settings = record.settings
-        self.initial_weights = initial_weights
-        self.best_pack = best_pack
-        self._trained_weights: Optional[Weights] = None
+    spec: ModelSpec
+    folder: RunFolder
+    record: RunRecord
+    initial_weights: Optional[Weights]
+    best_pack: BestPack
+    _trained_weights: Optional[Weights] = None
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of the run."""
+        return self.record.settings
 
     @property
     def weights(self) -> Weights:
@@ -77,20 +75,16 @@ class Trainer:
         """From now on, predict with the weights that training has selected."""
         self._trained_weights = self.find_weights(loading.USE_TRAINED)
 
-    def predict(self, splits: Sequence[EvalSplit], weights: Optional[Weights] = None) -> Predictions:
+    def predict(self, splits: Sequence[SplitFeatures], weights: Optional[Weights] = None) -> Predictions:
         """Yield each split's name and predictions, in the order of its files, without padding examples.
 
         Successive splits with the same batch size share a graph, because creating it and loading the weights takes
-        seconds.
-
-        Args:
-          splits: the splits.
-          weights: the weights to use instead of `self.weights`.
+        seconds. `weights` are used instead of `self.weights` if they are given.
         """
         for batch_size, group in itertools.groupby(splits, key=lambda split: split.batch_size):
             yield from self._predict(list(group), batch_size, weights or self.weights)
 
-    def _predict(self, splits: Sequence[EvalSplit], batch_size: int, weights: Weights) -> Predictions:
+    def _predict(self, splits: Sequence[SplitFeatures], batch_size: int, weights: Weights) -> Predictions:
         settings, label_types = self.settings, self.spec.head.label_types
 
         def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:

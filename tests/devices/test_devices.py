@@ -20,7 +20,7 @@ TPU = Device(use_tpu=True, tpu_name="no-such-tpu")
 
 
 def test_a_tpu_needs_static_shapes_and_full_batches_and_runs_no_hooks():
-    assert TPU.needs_static_shapes and TPU.uses_one_hot_embeddings and TPU.compiles_whole_graph
+    assert TPU.needs_static_shapes and TPU.uses_one_hot_embeddings
     assert not TPU.supports_hooks and not TPU.splits_batches
     assert TPU.padded_batch_size(8) == 8
 
@@ -33,9 +33,9 @@ def test_only_a_cpu_splits_batches(monkeypatch, has_gpu):
     assert device.supports_hooks and not device.needs_static_shapes and device.padded_batch_size(8) == 1
 
 
-def test_a_device_without_a_tpu_name_has_no_cluster():
-    assert estimators.tpu_cluster(Device()) is None
-    assert estimators.tpu_cluster(Device(use_tpu=True, master="grpc://10.0.0.2:8470")) is None
+@pytest.mark.parametrize("device", [Device(), Device(use_tpu=True, master="grpc://10.0.0.2:8470")])
+def test_a_device_without_a_tpu_name_has_no_cluster(device):
+    assert estimators.tpu_cluster(device) is None
 
 
 def test_tpus_need_a_tensorflow_with_estimators(monkeypatch):
@@ -83,12 +83,12 @@ def test_random_numbers_are_determined_by_their_seed():
     assert one.min() < -(2**30) and one.max() > 2**30
 
 
-PROBE = """
+NAMES = ("TF_ENABLE_ONEDNN_OPTS", "TF_OVERRIDE_GLOBAL_THREADPOOL")
+PROBE = f"""
 import os, sys
-{call}
-from adapter_bert.{module} import *
-names = ("TF_ENABLE_ONEDNN_OPTS", "TF_OVERRIDE_GLOBAL_THREADPOOL")
-print("tensorflow" in sys.modules, *[os.environ.get(name) for name in names])
+{{call}}
+from adapter_bert.{{module}} import *
+print("tensorflow" in sys.modules, *[os.environ.get(name) for name in {NAMES}])
 """
 
 
@@ -102,8 +102,7 @@ print("tensorflow" in sys.modules, *[os.environ.get(name) for name in names])
     ids=["settings", "predictor", "configured"],
 )
 def test_the_environment_changes_by_a_call_only(call, module, expected):
-    names = ("TF_ENABLE_ONEDNN_OPTS", "TF_OVERRIDE_GLOBAL_THREADPOOL")
-    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     command = [sys.executable, "-c", PROBE.format(call=call, module=module)]
     output = subprocess.check_output(command, env=dict(environment, PYTHONPATH=ROOT), stderr=subprocess.DEVNULL)
     assert output.decode().split("\n")[-2] == expected

@@ -17,7 +17,6 @@ from adapter_bert.pipeline import batches, records, tfrecords
 from adapter_bert.training import inputs
 from adapter_bert.training.evaluator import epoch_ends
 from adapter_bert.training.model_fn import ModelFn
-from adapter_bert.training.trainer import EvalSplit
 from adapter_bert.weights import packs
 from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
 from run_classifier import ClassifierSettings
@@ -364,7 +363,7 @@ class TestRun:
         for pads in (False, True):
             settings = ClassifierSettings(**dict(given, pad_to_max_seq_length=pads))
             trainer, _, features = prepare(settings)
-            found[pads] = dict(trainer.predict([EvalSplit("dev", features["dev"], 5)]))["dev"]
+            found[pads] = dict(trainer.predict([features["dev"]._replace(batch_size=5)]))["dev"]
         assert len(found[True]) == len(found[False]) == 24
         for one, other in zip(found[True], found[False]):
             assert set(one) == set(other)
@@ -374,7 +373,7 @@ class TestRun:
     def test_the_flag_gives_the_order_and_the_shapes_of_the_original(self, given):
         settings = ClassifierSettings(**dict(given, do_train=True, pad_to_max_seq_length=True))
         trainer, _, features = prepare(settings)
-        path = features["train"]
+        path = features["train"].record_files
         found_fn = inputs.training_input_fn(path, settings, trainer.spec.head.label_types, 64, 1, 3)
 
         def plain_fn(params):

@@ -19,7 +19,8 @@ from tensorflow.core.util import event_pb2
 
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.training import classification, preparation
-from adapter_bert.training.loop import DevSet, TrainingLoop
+from adapter_bert.training.evaluator import DevSet
+from adapter_bert.training.loop import TrainingLoop
 from adapter_bert.weights import checkpoints, packs
 from adapter_layers import AdapterConfig
 from tests.helpers import (

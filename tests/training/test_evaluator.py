@@ -41,7 +41,8 @@ class Run:
             saved=lambda: saved and SimpleNamespace(step=saved),
             save=lambda checkpoint, scores: self.saved.append(checkpoint),
         )
-        self.evaluator = Evaluator(lambda rows: rows[0], frozenset(range(1, 300)), patience, self.history, best_pack)
+        dev = SimpleNamespace(score=lambda rows: rows[0])
+        self.evaluator = Evaluator(dev, frozenset(range(1, 300)), patience, self.history, best_pack)
 
     def evaluate(self, step: int, accuracy: float, loss: float = 1.0) -> bool:
         """Evaluate, and return whether the training should stop."""
