@@ -9,7 +9,7 @@ Custom data: --train_file=reviews.csv --text_column=review --label_column=stars 
 
 from __future__ import annotations
 
-from typing import Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 from absl import app, flags
 
@@ -90,7 +90,7 @@ def model_fn_builder(
 ) -> ModelFn:
     """Create the `model_fn` of a TPUEstimator, for notebooks; `adapter_pack` is loaded on top of `init_checkpoint`."""
     schedule = (learning_rate, num_train_steps, num_warmup_steps)
-    ours = (adapter_fn, tuning_mode, top_layers, adapter_pack)
+    ours: Tuple[Any, ...] = (adapter_fn, tuning_mode, top_layers, adapter_pack)
     head = ClassificationHead(num_labels)
     return notebook_model_fn(head, bert_config, init_checkpoint, *schedule, use_tpu, use_one_hot_embeddings, *ours)
 

@@ -245,7 +245,7 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
         for name in ("train_batch_size", "eval_batch_size", "predict_batch_size"):
             size, cores = getattr(self, name), self.num_tpu_cores
             if size % cores:
-                raise errors.UserError(f"On a TPU, --{name}={size} must be a multiple of --num_tpu_cores={cores}.")
+                raise errors.UserError(f"--{name} must be a multiple of --num_tpu_cores={cores}, found {size}.")
 
     @property
     def feature_folders(self) -> Tuple[str, ...]:
