@@ -290,7 +290,7 @@ def test_a_missing_sentencepiece_package_is_reported(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "fact"),
-    [(None, "No such file"), (b"", "empty"), (b"[PAD]\n[UNK]\n", "not a SentencePiece model")],
+    [(None, "no file"), (b"", "empty"), (b"[PAD]\n[UNK]\n", "not a SentencePiece model")],
 )
 def test_an_unreadable_or_invalid_sentencepiece_model_is_reported(tmp_path, content, fact):
     pytest.importorskip("sentencepiece")
