@@ -27,64 +27,40 @@ CPU_OR_GPU = Device()
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """How long and how fast to train.
+    """How long and how fast to train."""
 
-    Attributes:
-      learning_rate: the peak learning rate.
-      num_train_steps: number of steps.
-      num_warmup_steps: number of steps in which the learning rate rises linearly.
-      num_examples: number of examples in an epoch.
-    """
-
-    learning_rate: float
+    learning_rate: float  # the peak
     num_train_steps: int
-    num_warmup_steps: int
-    num_examples: int = 0
+    num_warmup_steps: int  # in which the learning rate rises linearly
+    num_examples: int = 0  # in an epoch
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingTensors:
-    """The tensors and operations that hooks use.
+    """The tensors and operations that hooks use."""
 
-    Attributes:
-      loss: scalar.
-      learning_rate: scalar, the rate of this step.
-      width: scalar, tokens per sequence in this batch, including padding.
-      saver: saves checkpoints.
-      dev_start: operation that rewinds the dev set; None if there is no dev set.
-      dev_batch: predictions for the next batch of the dev set with the current weights.
-    """
-
-    loss: tf.Tensor
-    learning_rate: tf.Tensor
-    width: tf.Tensor
-    saver: Any = None
-    dev_start: Optional[tf.Operation] = None
-    dev_batch: Optional[Features] = None
+    loss: tf.Tensor  # scalar
+    learning_rate: tf.Tensor  # scalar, the rate of this step
+    width: tf.Tensor  # scalar, tokens per sequence in this batch, including padding
+    saver: Any = None  # saves checkpoints
+    dev_start: Optional[tf.Operation] = None  # rewinds the dev set; None if there is none
+    dev_batch: Optional[Features] = None  # predictions for the next batch of the dev set with the current weights
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingPlan:
-    """How to train a model.
-
-    Attributes:
-      schedule: steps and learning rate.
-      make_hooks: creates the hooks; not called on a TPU.
-      dev_data: creates the batches of a dev set that a hook evaluates in the training graph; not called on a TPU.
-      checkpoint_kind: `whole`: checkpoints contain every variable; `trained`: see `checkpoints.RunSaver`; None: the
-        estimator saves them.
-      gradient_checkpointing: see `modeling.BertModel`.
-      accumulation_steps: number of parts in which a batch is computed, see `accumulation.accumulate`.
-      use_xla: see `fused_ops.compiling`; a TPU compiles everything anyway.
-    """
+    """How to train a model."""
 
     schedule: Schedule
+    # Creates the hooks; not called on a TPU.
     make_hooks: Callable[[TrainingTensors], List[tf.train.SessionRunHook]] = lambda tensors: []
+    # Creates the batches of a dev set that a hook evaluates in the training graph; not called on a TPU.
     dev_data: Optional[Callable[[], tf.data.Dataset]] = None
+    # `whole`: checkpoints contain every variable; `trained`: see `checkpoints.RunSaver`; None: left to the estimator.
     checkpoint_kind: Optional[str] = None
-    gradient_checkpointing: bool = False
-    accumulation_steps: int = 1
-    use_xla: Optional[bool] = None
+    gradient_checkpointing: bool = False  # see `modeling.BertModel`
+    accumulation_steps: int = 1  # parts in which a batch is computed, see `accumulation.accumulate`
+    use_xla: Optional[bool] = None  # see `fused_ops.compiling`; a TPU compiles everything anyway
 
 
 # For evaluation and prediction.
@@ -93,20 +69,13 @@ NO_TRAINING = TrainingPlan(Schedule(0.0, 0, 0))
 
 @dataclasses.dataclass(frozen=True, repr=False)  # estimators log the name, and weights are large
 class ModelFn:
-    """The `model_fn` of a TPUEstimator.
-
-    Attributes:
-      spec: the model.
-      weights: initial values; None for random ones.
-      plan: how to train; needed only for training.
-      device: where the model runs.
-      init_checkpoint: used if `weights` is None: initializes all variables that it contains, matched by name.
-    """
+    """The `model_fn` of a TPUEstimator."""
 
     spec: ModelSpec
-    weights: Optional[Weights] = None
+    weights: Optional[Weights] = None  # initial values; None for random ones
     plan: TrainingPlan = NO_TRAINING
     device: Device = CPU_OR_GPU
+    # Used if `weights` is None: initializes all variables that it contains, matched by name.
     init_checkpoint: Optional[str] = None
 
     def __call__(self, features: Features, labels: Any, mode: str, params: Any) -> estimators.TPUEstimatorSpec:

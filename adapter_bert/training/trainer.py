@@ -35,21 +35,13 @@ class SplitFeatures(NamedTuple):
 
 @dataclasses.dataclass
 class Trainer:
-    """A model with its weights, in the output folder of a run. `loop.TrainingLoop` trains it.
-
-    Attributes:
-      spec: the model.
-      folder: the output folder.
-      record: settings, fingerprints and seed of the run.
-      initial_weights: the weights to start training from, or to predict with; None for random ones.
-      best_pack: saves the best weights of a training.
-    """
+    """A model with its weights, in the output folder of a run. `loop.TrainingLoop` trains it."""
 
     spec: ModelSpec
     folder: RunFolder
-    record: RunRecord
-    initial_weights: Optional[Weights]
-    best_pack: BestPack
+    record: RunRecord  # settings, fingerprints and seed of the run
+    initial_weights: Optional[Weights]  # to start training from, or to predict with; None for random ones
+    best_pack: BestPack  # saves the best weights of a training
     _trained_weights: Optional[Weights] = None
 
     @property

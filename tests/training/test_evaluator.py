@@ -50,24 +50,20 @@ class Run:
         return self.evaluator.should_stop
 
 
-def test_a_training_stops_when_its_patience_is_over(tmp_path):
-    run = Run(tmp_path, patience=1)
-    assert [run.evaluate(step, step / 10) for step in (1, 2, 3)] == [False, False, False]
-    assert run.evaluate(4, 0.25)
-    assert run.saved[-1] == 3
-
-
-def test_without_patience_a_training_never_stops(tmp_path):
-    run = Run(tmp_path)
-    assert not any(run.evaluate(step, 0.5) for step in range(1, 20))
-
-
-def test_the_lower_loss_decides_between_equal_scores(tmp_path):
-    run = Run(tmp_path, patience=1)
-    assert not run.evaluate(1, 0.5, loss=1.0)
-    assert not run.evaluate(2, 0.5, loss=0.9)
-    assert run.evaluate(3, 0.5, loss=0.9)
-    assert run.saved[-1] == 2
+@pytest.mark.parametrize(
+    "patience, scores, best",
+    [
+        (1, [(0.1, 1.0), (0.2, 1.0), (0.3, 1.0), (0.25, 1.0)], 3),
+        (1, [(0.5, 1.0), (0.5, 0.9), (0.5, 0.9)], 2),
+        (None, [(0.5, 1.0)] * 19, 1),
+    ],
+    ids=["a lower score", "the lower loss decides between equal scores", "without patience it never stops"],
+)
+def test_a_training_stops_when_its_patience_is_over(tmp_path, patience, scores, best):
+    run = Run(tmp_path, patience)
+    stops = [run.evaluate(step, *score) for step, score in enumerate(scores, 1)]
+    assert stops == [False] * (len(scores) - 1) + [patience is not None]
+    assert run.saved[-1] == best
 
 
 def test_a_loss_that_was_not_finite_is_worse_than_any_other(tmp_path):
