@@ -10,9 +10,10 @@ For full speed, call `adapter_bert.common.system.configure_tensorflow()` before 
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import fnmatch
 import os
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -23,7 +24,6 @@ from adapter_bert.common import errors, files, parallel
 from adapter_bert.common.text import first_names
 from adapter_bert.devices import estimators
 from adapter_bert.model import fused_ops
-from adapter_bert.model.spec import ModelSpec
 from adapter_bert.pipeline.features import Encoder
 from adapter_bert.tasks.task import InputExample
 from adapter_bert.weights import bases, checkpoints, loading, packs
@@ -35,17 +35,11 @@ Text = Union[str, Tuple[str, str]]
 
 
 class Prediction(NamedTuple):
-    """The prediction for one text or pair of texts.
+    """The prediction for one text or pair of texts."""
 
-    Attributes:
-      label: the most probable class; None for regression.
-      probabilities: label -> probability, in the order of the classes; empty for regression.
-      number: the predicted number; None for classification.
-    """
-
-    label: Optional[str] = None
-    probabilities: Mapping[str, float] = {}
-    number: Optional[float] = None
+    label: Optional[str] = None  # the most probable class; None for regression
+    probabilities: Mapping[str, float] = {}  # by label, in the order of the classes; empty for regression
+    number: Optional[float] = None  # the predicted number; None for classification
 
 
 class Predictor:
@@ -85,14 +79,24 @@ class Predictor:
         errors.check_int("threads", threads, 0)
         path = packs.find(adapter_pack)
         with files.user_errors():
-            weights, pack = _resolve_weights(init_checkpoint, path, bert_config_file)
-            self.config = pack.config
+            weights, self.config = _resolve_weights(init_checkpoint, path, bert_config_file)
             self.max_seq_length = self.config.max_seq_length if max_seq_length is None else max_seq_length
             errors.check_int("max_seq_length", self.max_seq_length, 3)
             modeling.check_sequence_length(self.max_seq_length, self.config.bert_config)
-            tokenizer = _load_tokenizer(pack, path, vocab_file, spm_model_file, weights.files[0].path)
+            if not vocab_file and not spm_model_file:
+                is_wordpiece = self.config.tokenizer["type"] == "wordpiece"
+                found = _find_tokenizer_file(weights.files[0].path, bases.VOCAB_NAME if is_wordpiece else "*.model")
+                vocab_file, spm_model_file = (found, None) if is_wordpiece else (None, found)
+            tokenizer = tokenization.create_tokenizer(
+                vocab_file, spm_model_file, self.config.tokenizer["do_lower_case"]
+            )
+        described = bases.describe_tokenizer(tokenizer)
+        if described != self.config.tokenizer:
+            raise errors.UserError(
+                f"The pack {path} was trained with another tokenizer: expected {self.config.tokenizer}, but "
+                f"{vocab_file or spm_model_file} is {described}."
+            )
         self._encoder = Encoder((), self.max_seq_length, tokenizer)
-        self._is_regression = self.config.head == "regression"
         self._threads = threads or parallel.num_cores()
         # Run batches in parallel, each in one thread: operations on a few sentences are too small to be split.
         self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
@@ -142,10 +146,10 @@ class Predictor:
         """
         self._check_open()
         errors.check_int("batch_size", batch_size)
-        encoded = [self._encode(text_a, text_b) for text_a, text_b in _as_pairs(texts)]
-        batches = _batches([len(ids) for ids, _ in encoded], batch_size, self._threads)
+        encoded = [self._encoder.encode(InputExample("", *pair)) for pair in _as_pairs(texts)]
+        batches = _batches([len(features["input_ids"]) for features in encoded], batch_size, self._threads)
         compute = self._pool.map if len(batches) > 1 else map  # no switch of threads for one sentence
-        values = np.empty([len(encoded), 1 if self._is_regression else len(self.config.labels)], np.float32)
+        values = np.empty([len(encoded), len(self.config.labels) or 1], np.float32)
         try:
             results = compute(lambda batch: self._run(*_padded([encoded[index] for index in batch])), batches)
             for batch, rows in zip(batches, results):
@@ -159,15 +163,10 @@ class Predictor:
         if not self._is_open:
             raise errors.UserError("This predictor is closed. Create a new one.")
 
-    def _encode(self, text_a: str, text_b: Optional[str]) -> Tuple[List[int], List[int]]:
-        """Return ids and segments of a text, without padding."""
-        features = self._encoder.encode(InputExample("", text_a, text_b))
-        return features["input_ids"], features["segment_ids"]
-
     def _prediction(self, row: List[float]) -> Prediction:
-        if self._is_regression:
-            return Prediction(number=row[0])
         labels = self.config.labels
+        if not labels:
+            return Prediction(number=row[0])
         return Prediction(labels[row.index(max(row))], dict(zip(labels, row)))
 
 
@@ -197,85 +196,58 @@ def _batches(lengths: Sequence[int], batch_size: int, threads: int) -> List[List
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def _padded(encoded: Sequence[Tuple[List[int], List[int]]]) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _padded(encoded: Sequence[Mapping[str, Any]]) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ids, mask and segments of a batch, padded to its longest sequence."""
-    lengths = [len(ids) for ids, _ in encoded]
+    lengths = [len(features["input_ids"]) for features in encoded]
     arrays = np.zeros([3, len(encoded), max(lengths)], np.int32)
-    for row, (ids, segments) in enumerate(encoded):
-        arrays[:, row, : lengths[row]] = ids, [1] * lengths[row], segments
+    for row, features in enumerate(encoded):
+        arrays[:, row, : lengths[row]] = features["input_ids"], [1] * lengths[row], features["segment_ids"]
     return tuple(arrays)
 
 
 def _resolve_weights(
     init_checkpoint: str, path: str, bert_config_file: Optional[str]
-) -> Tuple[loading.Weights, packs.Pack]:
-    """Return the weights, checked against their fingerprints, and the pack."""
-    described = packs.read_config(path)
-    if described.head == "span":
+) -> Tuple[loading.Weights, packs.PackConfig]:
+    """Return the weights, checked against their fingerprints, and the configuration of the pack."""
+    config = packs.read_config(path)
+    if config.head == "span":
         raise errors.UserError(
-            f"The pack {path} (task {described.task}) is for question answering, but this predictor supports only "
+            f"The pack {path} (task {config.task}) is for question answering, but this predictor supports only "
             "classification and regression. Use run_squad.py --do_predict=true."
         )
-    config = modeling.BertConfig.from_json_file(bert_config_file) if bert_config_file else described.bert_config
-    adapter, mode = described.adapter_config, described.tuning_mode
-    spec = ModelSpec(config, described.make_head(), adapter, mode, described.tune_top_layers)
+    spec = config.spec
+    if bert_config_file:
+        spec = dataclasses.replace(spec, config=modeling.BertConfig.from_json_file(bert_config_file))
     weights = loading.resolve(spec, WeightRequest(init_checkpoint, path), loading.EVALUATE)
-    assert weights is not None and weights.pack is not None  # the request names both
-    return weights, weights.pack
+    assert weights is not None  # the request names the files
+    return weights, config
 
 
-def _load_tokenizer(
-    pack: packs.Pack, path: str, vocab_file: Optional[str], spm_model_file: Optional[str], checkpoint: str
-) -> Any:
-    """Load the tokenizer that the pack was trained with, from the given file or from beside the checkpoint."""
-    if not vocab_file and not spm_model_file:
-        vocab_file, spm_model_file = _find_tokenizer_file(checkpoint, pack.config.tokenizer["type"])
-    do_lower_case = pack.config.tokenizer["do_lower_case"]
-    tokenizer = tokenization.create_tokenizer(vocab_file, spm_model_file, do_lower_case)
-    found = bases.describe_tokenizer(tokenizer)
-    if found != pack.config.tokenizer:
-        raise errors.UserError(
-            f"The pack {path} was trained with another tokenizer: expected {pack.config.tokenizer}, but "
-            f"{vocab_file or spm_model_file} is {found}."
-        )
-    return tokenizer
-
-
-def _find_tokenizer_file(checkpoint: str, kind: str) -> Tuple[Optional[str], Optional[str]]:
-    """Return (vocabulary, None) or (None, SentencePiece model) in the folder of a checkpoint."""
+def _find_tokenizer_file(checkpoint: str, pattern: str) -> str:
+    """Return the only file in the folder of a checkpoint that matches the pattern."""
     folder = checkpoints.folder_of(checkpoint)
     names = sorted(tf.gfile.ListDirectory(folder))
-    is_wordpiece = kind == "wordpiece"
-    pattern = bases.VOCAB_NAME if is_wordpiece else "*.model"
     found = fnmatch.filter(names, pattern)
     if len(found) != 1:
         raise errors.UserError(
             f"Expected one {pattern} beside the base {checkpoint}; found {first_names(names)}. Set vocab_file or "
             "spm_model_file."
         )
-    path = os.path.join(folder, found[0])
-    return (path, None) if is_wordpiece else (None, path)
+    return os.path.join(folder, found[0])
 
 
 def _build(weights: loading.Weights, config: packs.PackConfig) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
     """Return a session with the weights, and a function from (ids, mask, segments) to probabilities or numbers."""
     head = config.make_head()
     with tf.Graph().as_default() as graph:
-        inputs = [tf.placeholder(tf.int32, [None, None], name) for name in ("input_ids", "input_mask", "segment_ids")]
+        names = ("input_ids", "input_mask", "segment_ids")
+        ids, mask, segments = (tf.placeholder(tf.int32, [None, None], name) for name in names)
         # The head needs labels for the loss, which is never computed here.
-        labels: Dict[str, tf.Tensor] = {
-            name: tf.zeros(tf.shape(inputs[0])[:1], kind) for name, kind in head.label_types.items()
-        }
+        labels = {name: tf.zeros(tf.shape(ids)[:1], kind) for name, kind in head.label_types.items()}
         # TensorFlow 1.15 would create reference variables, which the session's executor does not support.
         with tf.variable_scope(tf.get_variable_scope(), use_resource=True), fused_ops.compiling(False):
             model = modeling.BertModel(
-                config.bert_config,
-                False,
-                inputs[0],
-                inputs[1],
-                inputs[2],
-                scope="bert",
-                adapter_fn=config.adapter_config,
+                config.bert_config, False, ids, mask, segments, scope="bert", adapter_fn=config.adapter_config
             )
             output = head.build(model, labels, is_training=False)
         assigner = WeightAssigner(weights.assignments)
@@ -284,4 +256,4 @@ def _build(weights: loading.Weights, config: packs.PackConfig) -> Tuple[tf.Sessi
         session = tf.Session(graph=graph, config=estimators.serving_config())
         assigner.load(session)
         fetched = output.logits if output.probabilities is None else output.probabilities
-        return session, session.make_callable(fetched, inputs)
+        return session, session.make_callable(fetched, [ids, mask, segments])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
+import itertools
 import os
 import shutil
 import sys
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from adapter_bert.serving.predictor import Prediction, Predictor, _batches
+from adapter_bert.tasks.task import InputExample
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.exchange import huggingface
-from adapter_bert.weights.run_folder import RunFolder
 from run_classifier import ClassifierSettings, run_task
 from scripts import predict as predict_script
 from tests.helpers import assert_mentions, base_flags, make_pack, message_of, tiny_config, write_bert
@@ -41,11 +41,10 @@ def predictor(trained):
         yield made
 
 
-def pack_with_head(trained, path, head, **tensors):
-    """Write a copy of the run's pack with another head."""
-    pack = packs.read(os.path.join(trained, packs.FILE_NAME))
-    kept = {name: value for name, value in pack.tensors.items() if not name.startswith("output_")}
-    packs.write(path, packs.Pack(dataclasses.replace(pack.config, head=head, labels=[]), dict(kept, **tensors)))
+def write_pack(tmp_path, tiny_bert, **config):
+    """Write a random pack; return its path."""
+    path = str(tmp_path / "pack.safetensors")
+    packs.write(path, make_pack(bases.Base.find(tiny_bert), **config))
     return path
 
 
@@ -61,13 +60,15 @@ def test_probabilities_equal_those_of_run_classifier(trained, sentences, predict
     assert list(found[0].probabilities) == ["0", "1"] and found[0].number is None
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_the_batch_size_changes_neither_order_nor_results(predictor, batch_size):
+def test_batch_size_and_threads_change_neither_order_nor_results(predictor, trained):
     texts = ["the cat is big .", "dogs", "", "the big dog and the small cats are not big , and they run !", "she runs"]
-    alone = [predictor.predict([text])[0] for text in texts]
-    together = predictor.predict(texts, batch_size=batch_size)
-    np.testing.assert_allclose(probabilities(together), probabilities(alone), atol=1e-5)
-    assert len({tuple(row) for row in probabilities(alone)}) == len(texts)
+    alone = probabilities(predictor.predict([text])[0] for text in texts)
+    assert len({tuple(row) for row in alone}) == len(texts)
+    with Predictor.from_run(trained, threads=2) as two_threads:
+        for made, batch_size, count in itertools.product((predictor, two_threads), (1, 3, 100), (0, 1, 2, 5)):
+            together = probabilities(made.predict(texts[:count], batch_size=batch_size))
+            assert len(together) == count
+            np.testing.assert_allclose(together, alone[:count], atol=1e-5)
 
 
 def test_a_pair_differs_from_the_joined_text(predictor):
@@ -86,20 +87,13 @@ def test_long_texts_are_truncated_as_in_training(predictor):
     np.testing.assert_allclose(*[probabilities(predictor.predict([text])) for text in (words, cut)], atol=1e-6)
 
 
-def test_regression_returns_numbers(trained, tmp_path, sentences):
-    weights = packs.read(os.path.join(trained, packs.FILE_NAME)).tensors["output_weights"][:1]
-    head = {"output_weights": weights, "output_bias": np.float32([3.0])}
-    pack = pack_with_head(trained, str(tmp_path / "number.safetensors"), "regression", **head)
-    base = RunFolder(trained).read_settings()["init_checkpoint"]
-    with Predictor(init_checkpoint=base, adapter_pack=pack) as made:
+def test_regression_returns_numbers(tiny_bert, tmp_path, sentences):
+    path = write_pack(tmp_path, tiny_bert, head="regression")
+    with Predictor(bases.Base.find(tiny_bert).checkpoint, path) as made:
         found = made.predict(sentences[:2])
     assert all(isinstance(prediction.number, float) for prediction in found)
     assert found[0] == Prediction(None, {}, found[0].number)
-    assert abs(found[0].number - 3.0) < 3.0 and found[0].number != found[1].number
-
-
-def test_an_empty_list_has_no_predictions(predictor):
-    assert predictor.predict([]) == []
+    assert found[0].number != found[1].number
 
 
 @pytest.mark.parametrize(
@@ -118,24 +112,9 @@ def test_items_that_are_not_texts_are_reported(predictor, texts, fact):
     assert_mentions(message_of(predictor.predict, texts), fact)
 
 
-def test_the_number_of_threads_does_not_change_results(predictor, trained, sentences):
-    with Predictor.from_run(trained, threads=2) as shared:
-        for count in (0, 1, 2, 3, len(sentences)):
-            for one, two in zip(predictor.predict(sentences[:count]), shared.predict(sentences[:count])):
-                assert two.label == one.label
-                assert two.probabilities == pytest.approx(one.probabilities, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     "lengths, batch_size, threads, expected",
-    [
-        ([], 4, 2, []),
-        ([5], 4, 2, [[0]]),
-        ([5, 9], 4, 2, [[1], [0]]),
-        ([5, 9, 7, 6], 4, 2, [[1, 2], [3, 0]]),
-        ([5, 9, 7, 6, 8], 2, 2, [[1, 4], [2, 3], [0]]),
-        ([5, 9, 7], 4, 1, [[1, 2, 0]]),
-    ],
+    [([], 4, 2, []), ([5, 9, 7, 6], 4, 2, [[1, 2], [3, 0]]), ([5, 9, 7, 6, 8], 2, 2, [[1, 4], [2, 3], [0]])],
 )
 def test_batches_have_similar_lengths_and_use_all_threads(lengths, batch_size, threads, expected):
     assert _batches(lengths, batch_size, threads) == expected
@@ -187,10 +166,8 @@ class TestErrors:
     def test_more_tokens_than_the_model_has_positions(self, trained):
         assert_mentions(message_of(Predictor.from_run, trained, max_seq_length=33), "33")
 
-    def test_a_pack_for_question_answering(self, trained, tmp_path):
-        head = {"weights": np.zeros([2, 16], np.float32), "bias": np.zeros([2], np.float32)}
-        head = {f"cls/squad/output_{name}": value for name, value in head.items()}
-        path = pack_with_head(trained, str(tmp_path / "squad.safetensors"), "span", **head)
+    def test_a_pack_for_question_answering(self, tiny_bert, tmp_path):
+        path = write_pack(tmp_path, tiny_bert, head="span")
         assert_mentions(message_of(Predictor, "unused", path), path, "run_squad.py")
 
 
@@ -235,15 +212,14 @@ def test_probabilities_equal_hugging_faces(tmp_path):
     base = bases.Base.find(str(tmp_path / "base"))
     state = {name: value.detach().numpy() for name, value in model.classifier.named_parameters()}
     config = make_pack(base, mode="head", labels=["a", "b", "c"], max_seq_length=32).config
-    packs.write(
-        str(tmp_path / "three.safetensors"),
-        packs.Pack(config, {"output_weights": state["weight"], "output_bias": state["bias"]}),
-    )
+    pack = packs.Pack(config, {"output_weights": state["weight"], "output_bias": state["bias"]})
+    packs.write(str(tmp_path / "three.safetensors"), pack)
     texts = ["the cat is big .", "dogs", ("they see it", "and run , not she !")]
     with Predictor(base.checkpoint, str(tmp_path / "three.safetensors")) as made:
         found = probabilities(made.predict(texts))
         for text, row in zip(texts, found):
-            ids, segments = made._encode(*(text if isinstance(text, tuple) else (text, None)))
+            features = made._encoder.encode(InputExample("", *([text] if isinstance(text, str) else text)))
+            ids, segments = (torch.tensor([features[name]]) for name in ("input_ids", "segment_ids"))
             with torch.inference_mode():
-                logits = model(torch.tensor([ids]), token_type_ids=torch.tensor([segments])).logits
+                logits = model(ids, token_type_ids=segments).logits
             np.testing.assert_allclose(row, logits.softmax(-1)[0].numpy(), atol=1e-5)
