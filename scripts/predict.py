@@ -22,7 +22,7 @@ system.configure_tensorflow()
 from adapter_bert.common import errors
 
 if TYPE_CHECKING:
-    from adapter_bert.serving.predictor import Prediction, Predictor
+    from adapter_bert.serving.predictor import Predictor
 
 # Number of lines that are sorted by length together.
 CHUNK = 2048
@@ -52,20 +52,14 @@ def chunks(lines: IO[str], size: int) -> Iterator[List[str]]:
         yield chunk
 
 
-def as_line(prediction: Prediction) -> str:
-    """Format a prediction as a line of the output."""
-    if prediction.label is None:
-        return repr(prediction.number)
-    return "\t".join([prediction.label] + [f"{value:.7g}" for value in prediction.probabilities.values()])
-
-
 def answer(predictor: Predictor, args: argparse.Namespace, lines: IO[str]) -> None:
     """Print the header and one prediction per line."""
     print("\t".join(["label", *predictor.config.labels] if predictor.config.labels else ["prediction"]), flush=True)
     for chunk in chunks(lines, 1 if args.line_by_line else CHUNK):
         texts = [line.partition("\t")[::2] for line in chunk] if args.pairs else chunk
-        for prediction in predictor.predict(texts, args.batch_size):
-            print(as_line(prediction))
+        for label, probabilities, number in predictor.predict(texts, args.batch_size):
+            values = [repr(number)] if label is None else [label, *(f"{p:.7g}" for p in probabilities.values())]
+            print("\t".join(values))
         sys.stdout.flush()
 
 
@@ -81,8 +75,8 @@ def main(words: Optional[Sequence[str]] = None) -> None:
         raise errors.UserError(f"Cannot read --input={args.input}: {errors.reason(error)}.") from None
     from adapter_bert.serving.predictor import Predictor  # imports TensorFlow, so only after the flags are checked
 
-    paths = {name: getattr(args, name) for name in ("init_checkpoint", "vocab_file", "spm_model_file")}
-    given = {name: value for name, value in paths.items() if value}
+    names = ("init_checkpoint", "vocab_file", "spm_model_file")
+    given = {name: getattr(args, name) for name in names if getattr(args, name)}
     with lines, Predictor.from_run(args.run, threads=args.threads, **given) as predictor:
         try:
             answer(predictor, args, lines)

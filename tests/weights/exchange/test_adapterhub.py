@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from adapter_bert.common.errors import UserError
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.exchange import ImportedTask, adapterhub, adapterhub_configs, tensors
 from adapter_layers import AdapterConfig
@@ -112,13 +111,6 @@ def theirs(tmp_path):
     return path
 
 
-def code_of(folder) -> str:
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    code = text.split("```python\n")[1].split("```")[0]
-    compile(code, "README.md", "exec")
-    return code
-
-
 def test_an_export_has_the_files_of_adapterhub_and_the_layer_norms(exported):
     pack, folder = exported
     assert sorted(os.listdir(str(folder))) == FILES
@@ -145,6 +137,13 @@ def test_an_export_has_the_files_of_adapterhub_and_the_layer_norms(exported):
         "bert.encoder.layer.0.output.LayerNorm.weight": pack.tensors["bert/encoder/layer_0/output/LayerNorm/gamma"],
     }.items():
         np.testing.assert_array_equal(weights[name], expected, err_msg=name)
+
+
+def code_of(folder) -> str:
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    code = text.split("```python\n")[1].split("```")[0]
+    compile(code, "README.md", "exec")
+    return code
 
 
 def test_a_span_head_is_exported_as_a_question_answering_head(base, tmp_path):
@@ -264,23 +263,6 @@ def test_a_killed_replacement_leaves_nothing_that_can_be_loaded(base, tmp_path, 
     assert_mentions(message_of(read, out, base), "adapter_config.json")
     monkeypatch.undo()
     adapterhub.export(exported[0], base, str(out), overwrite=True)
-    assert read(out, base).fingerprint == exported[0].fingerprint
-
-
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_a_failed_export_leaves_the_older_one(base, tmp_path, exported, monkeypatch, stop):
-    out = tmp_path / "out"
-    shutil.copytree(str(exported[1]), str(out))
-
-    def fail(*_):
-        raise stop
-
-    monkeypatch.setattr(tensors, "write", fail)
-    for target in ("out", "fresh"):
-        with pytest.raises((KeyboardInterrupt, UserError)):
-            adapterhub.export(exported[0], base, str(tmp_path / target), overwrite=True)
-    assert os.listdir(str(tmp_path)) == ["out"]
-    assert sorted(os.listdir(str(out))) == FILES
     assert read(out, base).fingerprint == exported[0].fingerprint
 
 
@@ -424,9 +406,6 @@ DOWN = "bert.encoder.layer.0.output.adapters.t.adapter_down.0.bias"
     [
         (DOWN, None, ["1 missing", "encoder.layer.0.output.adapters.t.adapter_down.0.bias"]),
         (DOWN, np.zeros(5, np.float32), ["is [5] where the model has [4]"]),
-        (DOWN, np.array([0, np.nan, 0, np.inf], np.float32), ["2 of 4 values"]),
-        (DOWN, np.zeros(4, np.int32), ["I32", "F32"]),
-        (DOWN[len("bert.") :], np.zeros(4, np.float32), ["twice", DOWN]),
         ("bert.invertible_adapters.t.F.0.bias", np.zeros(4, np.float32), ["1 tensors", "invertible_adapters"]),
     ],
 )
