@@ -50,18 +50,16 @@ def find_bank(folder: str, base_dir: str) -> Bank:
 
 @errors.exits_on_user_error
 def main(argv: Sequence[str]) -> None:
-    """Train the stream and print a summary; exit with code 1 if a repeated evaluation differs."""
-    if argv[1:]:
-        raise errors.UserError(f"Unexpected argument '{argv[1]}': write flags as --name=value.")
+    """Train the stream and print a summary."""
+    settings_lib.reject_positional_args(argv)
     common = settings_lib.from_flags(ClassifierSettings, FLAGS)
-    for name in ("init_checkpoint", "bert_config_file", "vocab_file", "spm_model_file", "adapter_pack"):
+    for name in stream.BASE_FLAGS:
         if getattr(common, name):
             raise errors.UserError(f"--{name} cannot be used in a stream: set the base with --base_dir.")
     logs.show_progress(all_lines=False)
     tasks = stream.read_tasks(FLAGS.tasks, dataclasses.replace(common, do_train=True, do_eval=True))
     files.make_folder(common.output_dir)
-    bank = find_bank(FLAGS.bank, FLAGS.base_dir)
-    learning = stream.Stream(bank, tasks, common.output_dir)
+    learning = stream.Stream(find_bank(FLAGS.bank, FLAGS.base_dir), tasks, common.output_dir)
     table = learning.learn()
     print(stream.format_parameters(learning.count_parameters(list(table))))
     equal, compared = stream.compare(table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import tabulate
 import tensorflow.compat.v1 as tf
@@ -26,37 +26,14 @@ from adapter_bert.weights.run_folder import RunFolder
 
 REPORT_FILE = "stream.json"
 
-# Flags that the stream sets itself.
-_STREAM_FLAGS = (
-    "bert_config_file",
-    "vocab_file",
-    "spm_model_file",
-    "init_checkpoint",
-    "adapter_pack",
-    "output_dir",
-    "do_train",
-    "do_eval",
-    "do_predict",
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class StreamTask:
-    """A task of the stream: the name of its pack, and the settings of its training."""
-
-    name: str
-    settings: ClassifierSettings
+# Flags that the bank sets, and flags that the stream sets itself.
+BASE_FLAGS = ("bert_config_file", "vocab_file", "spm_model_file", "init_checkpoint", "adapter_pack")
+_STREAM_FLAGS = (*BASE_FLAGS, "output_dir", "do_train", "do_eval", "do_predict")
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The result of one evaluation on the dev split.
-
-    Attributes:
-      metric: name of the primary metric.
-      predictions: fingerprint of the predictions.
-      collapsed: whether all predictions are the same.
-    """
+    """The result of an evaluation on the dev split. `metric` is the primary one; `predictions` is a fingerprint."""
 
     metric: str
     metrics: Mapping[str, float]
@@ -69,28 +46,23 @@ class Evaluation:
 Table = Dict[str, Dict[str, Evaluation]]
 
 
-def read_tasks(path: str, common: ClassifierSettings) -> List[StreamTask]:
+def read_tasks(path: str, common: ClassifierSettings) -> Dict[str, ClassifierSettings]:
     """Read a list of tasks, one line of flags per task as in a shell. Empty lines and `#` comments are ignored.
 
-    Args:
-      path: the text file.
-      common: values of the settings that a line does not set.
-
-    Raises:
-      errors.UserError: a line is invalid, or there are none.
+    Return name of the pack -> settings, in the order of the lines; `common` has the values that a line does not set.
     """
     try:
         with tf.gfile.GFile(path, "r") as reader:
             lines = reader.read().split("\n")
     except (tf.errors.OpError, UnicodeDecodeError) as error:
         raise errors.UserError(f"Cannot read the list of tasks {path}: {errors.reason(error)}.") from None
-    tasks: List[StreamTask] = []
+    tasks: Dict[str, ClassifierSettings] = {}
     for number, line in enumerate(lines, 1):
         try:
-            given = _parse_line(line, type(common))
-            if not given:
-                continue
-            tasks.append(_make_task(dataclasses.replace(common, **given), [task.name for task in tasks]))
+            words = shlex.split(line, comments=True)
+            if words:
+                settings = dataclasses.replace(common, **_parse_flags(words))
+                tasks[_check_task(settings, tasks)] = settings
         except (errors.UserError, flags.Error, ValueError) as error:
             raise errors.UserError(f"{path}, line {number}: {errors.reason(error)}.") from None
     if not tasks:
@@ -98,21 +70,19 @@ def read_tasks(path: str, common: ClassifierSettings) -> List[StreamTask]:
     return tasks
 
 
-def _parse_line(line: str, settings_class: Type[ClassifierSettings]) -> Dict[str, Any]:
+def _parse_flags(words: Sequence[str]) -> Dict[str, Any]:
     values = flags.FlagValues()
-    settings_flags.define_flags(settings_class, values)
-    positional = values(["tasks"] + shlex.split(line, comments=True))[1:]
-    if positional:
-        raise errors.UserError(f"unexpected argument '{positional[0]}': write flags as --name=value")
+    settings_flags.define_flags(ClassifierSettings, values)
+    settings_flags.reject_positional_args(values(["tasks", *words]))
     present = {settings_flags.ALIASES.get(name, name) for name in values if values[name].present}
-    given = {name: values[name].value for name in present}
     for name in _STREAM_FLAGS:
-        if name in given:
+        if name in present:
             raise errors.UserError(f"--{name} cannot be set for a single task of a stream")
-    return given
+    return {name: values[name].value for name in present}
 
 
-def _make_task(settings: ClassifierSettings, earlier: Sequence[str]) -> StreamTask:
+def _check_task(settings: ClassifierSettings, earlier: Container[str]) -> str:
+    """Return the name of the task's pack."""
     if not settings.task_name:
         raise errors.UserError("--task_name is missing")
     name = settings.task_name.lower()
@@ -120,76 +90,75 @@ def _make_task(settings: ClassifierSettings, earlier: Sequence[str]) -> StreamTa
     if name in earlier:
         raise errors.UserError(f"the task '{name}' is listed twice")
     settings.validate()
-    return StreamTask(name, settings)
+    return name
 
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
     """A bank with a base, and the tasks to train on it in this order.
 
-    `output_dir` is for the runs; an interrupted stream continues there.
+    `tasks` are those of `read_tasks`. `output_dir` is for the runs; an interrupted stream continues there.
     """
 
     bank: Bank
-    tasks: Sequence[StreamTask]
+    tasks: Mapping[str, ClassifierSettings]
     output_dir: str
 
-    def check_all(self) -> None:
-        """Check all tasks before the first is trained."""
-        for task in self.tasks:
-            folder = self._run_folder(task)
-            if task.name in self.bank.names() and not RunFolder(folder).holds_run():
-                raise errors.UserError(
-                    f"The bank {self.bank.folder} already has a pack '{task.name}' from elsewhere. Remove it, or "
-                    "use another --bank."
-                )
-            try:
-                classification.load_data(self._settings(task, folder, do_train=True))
-            except errors.UserError as error:
-                raise errors.UserError(f"Task '{task.name}': {error}") from None
-
-    def learn(self, show: Callable[[str], None] = print) -> Table:
-        """Train all tasks, evaluate all packs after each, write `stream.json`, and pass a table to `show`."""
-        self.check_all()
+    def learn(self) -> Table:
+        """Train all tasks, evaluate all packs after each, and write `stream.json` and print a table each time."""
+        self._check_all()
         table: Table = {}
         for count, trained in enumerate(self.tasks, 1):
-            tf.logging.info("***** Task %d of %d: %s *****", count, len(self.tasks), trained.name)
+            tf.logging.info("***** Task %d of %d: %s *****", count, len(self.tasks), trained)
             self._train(trained)
-            table[trained.name] = {task.name: self._evaluate(task, trained.name) for task in self.tasks[:count]}
-            files.write_json(os.path.join(self.output_dir, REPORT_FILE), self.report(table))
-            show("\n".join(format_table(table)))
+            table[trained] = {name: self.evaluate(name, trained) for name in list(self.tasks)[:count]}
+            files.write_json(os.path.join(self.output_dir, REPORT_FILE), self._report(table))
+            print("\n".join(format_table(table)))
         return table
 
-    def _train(self, task: StreamTask) -> None:
-        folder = self._run_folder(task)
-        classification.run(self._settings(task, folder, do_train=True))
+    def _check_all(self) -> None:
+        """Check all tasks before the first is trained."""
+        for name in self.tasks:
+            folder = self._run_folder(name)
+            if name in self.bank.names() and not RunFolder(folder).holds_run():
+                raise errors.UserError(
+                    f"The bank {self.bank.folder} already has a pack '{name}' from elsewhere. Remove it, or use "
+                    "another --bank."
+                )
+            try:
+                classification.load_data(self._settings(name, folder, do_train=True))
+            except errors.UserError as error:
+                raise errors.UserError(f"Task '{name}': {error}") from None
+
+    def _train(self, name: str) -> None:
+        folder = self._run_folder(name)
+        classification.run(self._settings(name, folder, do_train=True))
         pack = packs.read(packs.find(folder))
-        if task.name not in self.bank.names():
-            self.bank.add(pack, task.name)
-        elif self.bank.read(task.name).fingerprint != pack.fingerprint:
+        if name not in self.bank.names():
+            self.bank.add(pack, name)
+        elif self.bank.read(name).fingerprint != pack.fingerprint:
             raise errors.UserError(
-                f"The pack '{task.name}' in the bank {self.bank.folder} differs from the one of the run {folder}. "
-                "Remove it from the bank, or use another --bank."
+                f"The pack '{name}' in the bank {self.bank.folder} differs from the one of the run {folder}. Remove it "
+                "from the bank, or use another --bank."
             )
 
-    def _run_folder(self, task: StreamTask) -> str:
-        return os.path.join(self.output_dir, "runs", task.name)
+    def _run_folder(self, name: str) -> str:
+        return os.path.join(self.output_dir, "runs", name)
 
-    def _evaluate(self, task: StreamTask, after: str) -> Evaluation:
-        """Evaluate a pack of the bank, in a separate folder."""
-        folder = os.path.join(self.output_dir, "after", after, task.name)
-        results = classification.run(self._settings(task, folder, adapter_pack=self.bank.path(task.name)))
+    def evaluate(self, name: str, after: str) -> Evaluation:
+        """Evaluate a pack of the bank in a separate folder; `after` is the task trained last."""
+        folder = os.path.join(self.output_dir, "after", after, name)
+        results = classification.run(self._settings(name, folder, adapter_pack=self.bank.path(name)))
         assert results is not None  # do_eval is set
         predictions = results.fingerprints["predictions"]
         return Evaluation(results.primary_metric, results.metrics, results.loss, predictions, results.collapsed)
 
-    def _settings(self, task: StreamTask, folder: str, **changes: Any) -> ClassifierSettings:
+    def _settings(self, name: str, folder: str, **changes: Any) -> ClassifierSettings:
         values = dict(self.bank.base.flags(), do_train=False, do_eval=True, do_predict=False, output_dir=folder)
-        values["feature_cache_dir"] = task.settings.feature_cache_dir or os.path.join(self.output_dir, "features")
-        return dataclasses.replace(task.settings, **dict(values, **changes))
+        features = self.tasks[name].feature_cache_dir or os.path.join(self.output_dir, "features")
+        return dataclasses.replace(self.tasks[name], **dict(values, feature_cache_dir=features, **changes))
 
-    def report(self, table: Table) -> Dict[str, Any]:
-        """Return the content of `stream.json`."""
+    def _report(self, table: Table) -> Dict[str, Any]:
         equal, compared = compare(table)
         return {
             "tasks": list(table),
@@ -225,7 +194,7 @@ def format_table(table: Table) -> List[str]:
     """Return lines of a table with a row for each task and a column for each point in time, and a summary."""
     rows = []
     for name in table:
-        cells = [_cell(row[name]) if name in row else "" for row in table.values()]
+        cells = [_format_score(row[name]) if name in row else "" for row in table.values()]
         rows.append([f"{name} {table[name][name].metric}", *cells])
     headers = ["", *(f"after {name}" for name in table)]
     align = ["left"] + ["right"] * len(table)
@@ -241,7 +210,7 @@ def format_table(table: Table) -> List[str]:
     return lines
 
 
-def _cell(evaluation: Evaluation) -> str:
+def _format_score(evaluation: Evaluation) -> str:
     return f"{evaluation.metrics[evaluation.metric]:.4f}" + ("*" if evaluation.collapsed else "")
 
 

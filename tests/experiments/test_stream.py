@@ -13,9 +13,7 @@ import pytest
 from adapter_bert.experiments.stream import (
     Evaluation,
     Stream,
-    StreamTask,
     compare,
-    format_parameters,
     format_table,
     read_tasks,
 )
@@ -38,18 +36,16 @@ COMMON = ClassifierSettings(do_train=True, learning_rate=1e-2, max_seq_length=16
 
 class TestReadTasks:
     def test_flags_of_a_line_override_the_common_ones(self, tmp_path):
-        path = write_tasks(
-            tmp_path,
-            "# a comment",
-            "",
-            "--task_name=CoLA --data_dir=glue/CoLA --max_seq_length=20  # short",
-            "--task_name=spam --train_file='my texts.csv' --learning_rate 3e-4 --header",
-        )
-        first, second = read_tasks(path, COMMON)
-        assert (first.name, first.settings.task_name, first.settings.data_dir) == ("cola", "CoLA", "glue/CoLA")
-        assert (first.settings.max_seq_length, second.settings.max_seq_length) == (20, 16)
-        assert (first.settings.learning_rate, second.settings.learning_rate) == (1e-2, 3e-4)
-        assert second.settings.train_file == "my texts.csv" and second.settings.header is True
+        first = "--task_name=CoLA --data_dir=glue/CoLA --max_seq_length=20  # short"
+        second = "--task_name=spam --train_file='my texts.csv' --learning_rate 3e-4 --header"
+        tasks = read_tasks(write_tasks(tmp_path, "# a comment", "", first, second), COMMON)
+        assert tasks == {
+            "cola": dataclasses.replace(COMMON, task_name="CoLA", data_dir="glue/CoLA", max_seq_length=20),
+            "spam": dataclasses.replace(
+                COMMON, task_name="spam", train_file="my texts.csv", learning_rate=3e-4, header=True
+            ),
+        }
+        assert list(tasks) == ["cola", "spam"]
 
     @pytest.mark.parametrize(
         "line, fact",
@@ -109,32 +105,26 @@ def trained(tmp_path_factory):
     with open(os.path.join(folder, "own.tsv"), "w") as file:
         cells = [row.split("\t") for row in cola_rows(60, 11)]
         file.write("label\ttext\n" + "".join(f"{'yes' if c[1] == '1' else 'no'}\t{c[3]}\n" for c in cells))
-    write_tasks(
+    tasks = write_tasks(
         folder,
         f"--task_name=CoLA --data_dir={folder}/cola",
         f"--task_name=own --train_file={folder}/own.tsv --max_seq_length=12 --adapter_size=6",
     )
-    flags = {
-        "bank": f"{folder}/bank",
-        "base_dir": f"{folder}/base",
-        "tasks": f"{folder}/tasks.txt",
-        "output_dir": f"{folder}/out",
-        "train_batch_size": 8,
-        "learning_rate": 1e-2,
-        "num_train_epochs": 2,
-        "max_seq_length": 16,
-        "adapter_size": 4,
-        "seed": 1,
-    }
+    flags = {"bank": f"{folder}/bank", "base_dir": f"{folder}/base", "tasks": tasks, "output_dir": f"{folder}/out",
+             "train_batch_size": 8, "learning_rate": 1e-2, "num_train_epochs": 2, "max_seq_length": 16,
+             "adapter_size": 4, "seed": 1}  # fmt: skip
+    return folder, flags, run_stream(flags, 0)
+
+
+def run_stream(flags: dict, code: int) -> str:
     process = run_command(flags, os.path.join("scripts", "run_stream.py"))
-    assert process.returncode == 0, process.stdout
-    return folder, flags, process.stdout
+    assert process.returncode == code, process.stdout
+    return process.stdout
 
 
-def read_steps(folder: str, task: str) -> int:
-    """Return the number of steps computed for a task, in all commands so far."""
-    with open(os.path.join(folder, "out", "runs", task, "training.json"), encoding="utf-8") as file:
-        return json.load(file)["steps"]
+def read_json(*parts: str) -> dict:
+    with open(os.path.join(*parts), encoding="utf-8") as file:
+        return json.load(file)
 
 
 @pytest.mark.long
@@ -145,80 +135,55 @@ class TestStream:
         assert [problem for _, problem in bank.verify()] == [None] * 3
         assert bank.read("own").config.labels == ["no", "yes"]
 
-    def test_nothing_is_forgotten(self, trained):
+    def test_nothing_is_forgotten_and_parameters_are_compared_with_full_fine_tuning(self, trained):
         folder, _, output = trained
-        with open(os.path.join(folder, "out", "stream.json"), encoding="utf-8") as file:
-            report = json.load(file)
+        report = read_json(folder, "out", "stream.json")
         assert report["tasks"] == ["cola", "own"] and (report["equal"], report["comparisons"]) == (1, 1)
         assert report["table"]["cola"]["cola"] == report["table"]["own"]["cola"]
-        assert_mentions(output, "Memory: 1 of 1")
-
-    def test_parameters_are_compared_with_full_fine_tuning(self, trained):
-        base = bases.Base.find(os.path.join(trained[0], "base"))
+        base = parameters.count(bases.Base.find(os.path.join(folder, "base")).shapes)
         d, layers, norms, head = 16, 2, 2 * 16 * 5, 2 * 16 + 2
         packed = sum(2 * layers * (2 * m * d + d + m) + norms + head for m in (4, 6))
-        total = parameters.count(base.shapes) + packed
-        times = total / parameters.count(base.shapes)
-        assert_mentions(trained[2], f"= {total:,}", f"{times:.2f} times", "2 times")
+        total = base + packed
+        counts = [f"{base:,}", f"{packed:,}", f"= {total:,}", f"{total / base:.2f} times", "2 times"]
+        assert_mentions(output, "Memory: 1 of 1", *counts)
 
     def test_the_same_command_continues_without_training_again(self, trained):
         folder, flags, _ = trained
-        before = {task: read_steps(folder, task) for task in ("cola", "own")}
-        process = run_command(flags, os.path.join("scripts", "run_stream.py"))
-        assert process.returncode == 0, process.stdout
-        assert {task: read_steps(folder, task) for task in ("cola", "own")} == before == {"cola": 16, "own": 13}
+        histories = [(folder, "out", "runs", task, "training.json") for task in ("cola", "own")]
+        before = [read_json(*path) for path in histories]
+        assert [history["steps"] for history in before] == [16, 13]
+        run_stream(flags, 0)
+        assert [read_json(*path) for path in histories] == before
 
     def test_a_changed_pack_in_the_bank_is_detected(self, trained, tmp_path):
-        folder, _, _ = trained
-        bank = Bank.open(shutil.copytree(os.path.join(folder, "bank"), str(tmp_path / "bank")))
+        folder, flags, _ = trained
+        bank = Bank.open(shutil.copytree(flags["bank"], str(tmp_path / "bank")))
         common = ClassifierSettings(task_name="CoLA", data_dir=f"{folder}/cola", max_seq_length=16, adapter_size=4)
-        stream = Stream(bank, [StreamTask("cola", common)], str(tmp_path / "out"))
-        first = stream._evaluate(stream.tasks[0], "first")
+        stream = Stream(bank, {"cola": common}, str(tmp_path / "out"))
+        first = stream.evaluate("cola", "first")
         pack = bank.read("cola")
         changed = pack.tensors["output_bias"] + np.array([1e-3, 0], np.float32)
-        tensors = dict(pack.tensors, output_bias=changed)
-        bank.add(packs.Pack(pack.config, tensors), "cola", replace=True)
-        second = stream._evaluate(stream.tasks[0], "second")
+        bank.add(packs.Pack(pack.config, dict(pack.tensors, output_bias=changed)), "cola", replace=True)
+        second = stream.evaluate("cola", "second")
         assert compare({"cola": {"cola": first}, "later": {"cola": second, "later": first}}) == (0, 1)
 
-    def test_an_unrelated_pack_with_the_name_of_a_task_is_reported(self, trained, tmp_path):
-        folder, flags, _ = trained
-        bank = Bank.open(shutil.copytree(os.path.join(folder, "bank"), str(tmp_path / "bank")))
-        bank.add(bank.read("own"), "cola", replace=True)
-        settings = ClassifierSettings(
-            task_name="CoLA", data_dir=f"{folder}/cola", max_seq_length=16, adapter_size=4, train_batch_size=8,
-            learning_rate=1e-2, num_train_epochs=2.0, seed=1,
-        )  # fmt: skip
-        tasks = [StreamTask("cola", settings)]
-        message = message_of(Stream(bank, tasks, str(tmp_path / "out")).learn)
-        assert_mentions(message, bank.folder, "already has a pack 'cola'", "--bank")
-        message = message_of(Stream(bank, tasks, os.path.join(folder, "out")).learn)
-        assert_mentions(message, bank.folder, "pack 'cola'", "differs", "--bank")
-
-    def test_missing_data_is_reported_before_the_first_task_is_trained(self, trained, tmp_path):
-        folder, flags, _ = trained
-        tasks = write_tasks(
-            tmp_path, f"--task_name=CoLA --data_dir={folder}/cola", "--task_name=x --train_file=/not/there.csv"
-        )
-        changed = dict(flags, tasks=tasks, bank=str(tmp_path / "bank"), output_dir=str(tmp_path / "out"))
-        process = run_command(changed, os.path.join("scripts", "run_stream.py"))
-        assert process.returncode == 1
-        assert_mentions(process.stdout.strip().split("\n")[-1], "error: Task 'x': ")
-        assert not os.path.exists(str(tmp_path / "out" / "runs"))
-
-    def test_the_base_must_be_given_once_and_stay_the_same(self, trained, tmp_path):
+    def test_an_invalid_command_is_reported_before_anything_is_trained(self, trained, tmp_path):
         folder, flags, _ = trained
         other = write_bert(str(tmp_path / "other"), tiny_config(), seed=3)
+        bank = Bank.open(shutil.copytree(flags["bank"], str(tmp_path / "bank")))
+        bank.add(bank.read("own"), "cola", replace=True)
+        tasks = write_tasks(
+            tmp_path, f"--task_name=CoLA --data_dir={folder}/cola", "--task_name=x --train_file=/no.csv"
+        )
+        new = {"output_dir": str(tmp_path / "out")}
         for changes, facts in (
             ({"bank": str(tmp_path / "new"), "base_dir": ""}, [tmp_path / "new", "--base_dir"]),
             ({"base_dir": os.path.dirname(other)}, ["another base", os.path.dirname(other)]),
             ({"init_checkpoint": other}, ["--init_checkpoint", "--base_dir"]),
+            (dict(new, bank=str(tmp_path / "new"), tasks=tasks), ["error: Task 'x': ", "/no.csv"]),
+            (dict(new, bank=bank.folder), [bank.folder, "already has a pack 'cola'", "--bank"]),
+            ({"bank": bank.folder}, [bank.folder, "pack 'cola'", "differs", "--bank"]),
         ):
-            process = run_command(dict(flags, **changes), os.path.join("scripts", "run_stream.py"))
-            assert process.returncode == 1
-            assert_mentions(process.stdout.strip().split("\n")[-1], *facts)
-
-
-def test_the_sentence_on_parameters_has_all_counts():
-    counts = {"base": 1000, "packs": 300, "total": 1300, "times_one_base": 1.3, "times_one_base_by_full_fine_tuning": 9}
-    assert_mentions(format_parameters(counts), "1,000", "300", "1,300", "1.30 times", "9 times")
+            last_line = run_stream(dict(flags, **changes), 1).strip().split("\n")[-1]
+            assert_mentions(last_line, *facts)
+            assert not os.path.exists(str(tmp_path / "out" / "runs"))
