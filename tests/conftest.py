@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
-from tests.helpers import tiny_config, write_bert, write_cola
+from tests.helpers import recorded_log, tiny_config, write_bert, write_cola
 
 
 @pytest.fixture
 def log():
-    """The lines that a test logs, whatever level others (e.g. transformers) have left behind."""
-    lines = []
-
-    class Keeper(logging.Handler):
-        def emit(self, record):
-            lines.append(record.getMessage())
-
-    logger, keeper = logging.getLogger("tensorflow"), Keeper()
-    level = logger.level
-    logger.addHandler(keeper)
-    logger.setLevel(logging.INFO)
-    yield lines
-    logger.removeHandler(keeper)
-    logger.setLevel(level)
+    """The lines that a test logs."""
+    with recorded_log() as lines:
+        yield lines
 
 
 @pytest.fixture(scope="session")

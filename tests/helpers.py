@@ -1,13 +1,15 @@
-"""A tiny BERT and tiny tasks in the published layouts, made on the spot: no test needs a download."""
+"""A tiny BERT and tiny tasks in the published layouts, created on the spot: no test needs a download."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import logging
 import os
 import subprocess
 import sys
-from typing import Any, List, Optional, Union
+from typing import Any, Iterator, List, Optional, Union
 
 from adapter_bert.common import system
 
@@ -25,35 +27,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SHARED = os.path.join(os.path.dirname(ROOT), "shared")
 
 WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "cats",
-    "dogs",
-    "he",
-    "she",
-    "it",
-    "they",
-    "is",
-    "are",
-    "was",
-    "were",
-    "see",
-    "sees",
-    "run",
-    "runs",
-    "big",
-    "small",
-    "not",
-    "and",
-    ",",
-    ".",
-    "?",
-    "!",
-    "##s",
-    "##ing",
-]
+    "the", "a", "cat", "dog", "cats", "dogs", "he", "she", "it", "they", "is", "are", "was", "were", "see", "sees",
+    "run", "runs", "big", "small", "not", "and", ",", ".", "?", "!", "##s", "##ing",
+]  # fmt: skip
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + WORDS
 TINY = {
     "vocab_size": len(VOCABULARY),
@@ -73,7 +49,7 @@ def tiny_config(**changes) -> modeling.BertConfig:
 
 
 def write_bert(folder: str, config: modeling.BertConfig, adapter_fn=None, seed: int = 7, extra=None) -> str:
-    """Writes a randomly initialised BERT in the layout of Google's downloads; returns the checkpoint's prefix.
+    """Write a randomly initialized BERT in the layout of Google's downloads; return the checkpoint's prefix.
 
     `extra` is called in the same graph and may add variables, e.g. a head.
     """
@@ -96,13 +72,9 @@ def write_bert(folder: str, config: modeling.BertConfig, adapter_fn=None, seed: 
 def make_pack(
     for_base: Optional[bases.Base] = None, seed: Optional[int] = 1, mode: str = "adapter", **changes: Any
 ) -> packs.Pack:
-    """Make a pack with random weights.
+    """Make a pack with random weights; `changes` are fields of its configuration.
 
-    Args:
-      for_base: the base that it belongs to; None for one that does not exist, with the architecture of `tiny_config`.
-      seed: of the weights; also recorded in the configuration.
-      mode: tuning mode.
-      **changes: fields of the configuration that differ from the defaults below.
+    Without a base, it belongs to one that does not exist, with the architecture of `tiny_config`.
     """
     tokenizer = {"type": "wordpiece", "do_lower_case": True, "entries": len(VOCABULARY), "vocabulary": "sha256:0"}
     values = {
@@ -138,7 +110,7 @@ def make_pack(
 
 
 def cola_rows(count: int, start: int = 0) -> List[str]:
-    """Sentences whose label even a tiny frozen network can learn: those with `is` are good, with `are` not."""
+    """Return sentences whose label even a tiny frozen network can learn: `is` is good, `are` is not."""
     rows = []
     for index in range(start, start + count):
         noun = ["cat", "dog", "cats", "dogs"][index % 4]
@@ -161,9 +133,9 @@ def write_cola(folder: str, train: int = 64, dev: int = 24, test: int = 10) -> s
 
 
 def squad_paragraphs(count: int, start: int = 0, version_2: bool = False) -> List[dict]:
-    """Paragraphs with a question each, whose answer even a tiny frozen network can find: how big an animal is.
+    """Return paragraphs with a question each, whose answer even a tiny frozen network can find: an animal's size.
 
-    Some are longer than a window of 32 tokens. In version 2, every third says nothing about it.
+    Some are longer than a window of 32 tokens. In version 2, every third has no answer.
     """
     paragraphs = []
     for index in range(start, start + count):
@@ -182,7 +154,7 @@ def squad_paragraphs(count: int, start: int = 0, version_2: bool = False) -> Lis
 
 
 def write_squad(path: str, count: int = 64, start: int = 0, version_2: bool = False) -> str:
-    """Writes a file in SQuAD's form; returns its path."""
+    """Write a file in SQuAD's format; return its path."""
     paragraphs = squad_paragraphs(count, start, version_2)
     content = {"version": "v2.0" if version_2 else "1.1", "data": [{"title": "Animals", "paragraphs": paragraphs}]}
     with open(path, "w") as file:
@@ -191,7 +163,7 @@ def write_squad(path: str, count: int = 64, start: int = 0, version_2: bool = Fa
 
 
 def base_flags(tiny_bert: str, cola_dir: str, output_dir: str) -> dict:
-    """The settings that every command of these tests shares; values as a user would type them."""
+    """Return the flags that all commands of these tests share."""
     return {
         "task_name": "CoLA",
         "data_dir": cola_dir,
@@ -211,12 +183,12 @@ def command_line(flags: dict, script: str = "run_classifier.py") -> List[str]:
 
 
 def run_command(flags: dict, script: str = "run_classifier.py") -> subprocess.CompletedProcess:
-    """Runs an entry point in a process of its own."""
+    """Run a script in a separate process."""
     return subprocess.run(command_line(flags, script), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def run_batches(input_fn, batch_size: int, steps: int = None) -> list:
-    """What an estimator gets: batches as dictionaries of arrays, until the end or for some steps."""
+def run_batches(input_fn, batch_size: int, steps: Optional[int] = None) -> list:
+    """Return what an estimator gets: batches as dictionaries of arrays, until the end or for some steps."""
     found = []
     with tf.Graph().as_default(), tf.Session() as session:
         iterator = tf.data.make_initializable_iterator(input_fn({"batch_size": batch_size}))
@@ -234,7 +206,7 @@ DAMAGES = ("cut inside a record", "cut between records", "changed byte", "emptie
 
 
 def damage(path: str, how: str) -> None:
-    """Spoils a TFRecord file in one of the ways of `DAMAGES`."""
+    """Damage a TFRecord file in one of the ways of `DAMAGES`."""
     with open(path, "rb") as file:
         data = file.read()
     # A record has 16 bytes around it: its length and two checksums.
@@ -247,6 +219,23 @@ def damage(path: str, how: str) -> None:
     }
     with open(path, "wb") as file:
         file.write(changed[how])
+
+
+@contextlib.contextmanager
+def recorded_log() -> Iterator[List[str]]:
+    """Record lines logged from INFO on, whatever level others (e.g. transformers) have left behind."""
+    lines: List[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def assert_mentions(message: str, *facts: object) -> None:
@@ -278,6 +267,6 @@ def message_of(function, *args, **kwargs) -> str:
 
 
 def read_results(output_dir: str) -> dict:
-    """What eval_results.txt says."""
+    """Return the content of eval_results.txt."""
     with open(os.path.join(output_dir, "eval_results.txt")) as file:
         return {key: json.loads(value) for key, value in (line.strip().split(" = ") for line in file)}

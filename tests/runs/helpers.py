@@ -6,21 +6,24 @@ import json
 import os
 from typing import Any, Optional
 
+import run_classifier
+import run_squad
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.settings.classifier import ClassifierSettings
-from adapter_bert.tasks.task_data import TaskData
 from adapter_bert.training import classification, preparation
 from adapter_bert.training.trainer import Trainer
 from adapter_bert.weights import loading, packs
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import RunFolder
-from run_classifier import run_task
 from tests.helpers import message_of
 
 
 def run(flags: dict, **changes: Any) -> Optional[EvalResults]:
-    """Run the classifier in this process."""
-    return run_task(ClassifierSettings(**dict(flags, **changes)))
+    """Run the classifier in this process, or SQuAD if there is a --predict_file."""
+    values = dict(flags, **changes)
+    if "predict_file" in values:
+        return run_squad.run_task(run_squad.SquadSettings(**values))
+    return run_classifier.run_task(ClassifierSettings(**values))
 
 
 def error_of(flags: dict, **changes: Any) -> str:
@@ -35,7 +38,7 @@ def error_of(flags: dict, **changes: Any) -> str:
 def prepare(settings: ClassifierSettings) -> tuple:
     """Return the trainer, the data and the features of a run."""
     folder, bert = RunFolder(settings.output_dir), Base.load(settings)
-    data: TaskData = classification.load_data(settings)
+    data = classification.load_data(settings)
     spec = preparation.make_spec(settings, bert, classification.make_head(settings, data))
     record = folder.check_same_run(settings, data.fingerprints())
     purpose = loading.TRAIN if settings.do_train else loading.EVALUATE
@@ -46,9 +49,13 @@ def prepare(settings: ClassifierSettings) -> tuple:
     return trainer, data, classification.make_features(settings, bert, data)
 
 
-def read_json(*parts: str) -> dict:
+def read_text(*parts: str) -> str:
     with open(os.path.join(*parts), encoding="utf-8") as file:
-        return json.load(file)
+        return file.read()
+
+
+def read_json(*parts: str) -> dict:
+    return json.loads(read_text(*parts))
 
 
 def pack_of(flags: dict) -> str:

@@ -7,22 +7,40 @@ import dataclasses
 import os
 import re
 import shlex
+import shutil
 
 import numpy as np
 import pytest
 import scipy.stats
 import tensorflow.compat.v1 as tf
-from absl import flags as absl_flags
 
 import modeling
-from adapter_bert.settings import flags as settings_lib
 from adapter_bert.training import classification
+from adapter_bert.weights import packs
 from adapter_layers import AdapterConfig
 from run_classifier import ClassifierSettings
-from tests.helpers import ROOT, SHARED, TINY, base_flags, read_results, tiny_config, write_bert
-from tests.runs.helpers import error_of, read_json, run
+from tests.helpers import (
+    ROOT,
+    SHARED,
+    TINY,
+    assert_mentions,
+    base_flags,
+    read_results,
+    tiny_config,
+    write_bert,
+    write_file,
+)
+from tests.runs.helpers import error_of, pack_of, read_json, read_text, run
+from tests.settings.test_flags import parse
 
-STSB_HEADER = ["index", "genre", "filename", "year", "old_index", "source1", "source2"] + [
+STSB_HEADER = [
+    "index",
+    "genre",
+    "filename",
+    "year",
+    "old_index",
+    "source1",
+    "source2",
     "sentence1",
     "sentence2",
     "score",
@@ -77,8 +95,7 @@ class TestRegression:
 
         prefix = write_bert(str(tmp_path / "wide"), tiny_config(), AdapterConfig(size=4), extra=add_wide_head)
         run(stsb, do_predict=True, init_checkpoint=prefix)
-        with open(os.path.join(stsb["output_dir"], "STS-B.tsv")) as file:
-            rows = [line.rstrip("\n").split("\t") for line in file]
+        rows = [line.split("\t") for line in read_text(stsb["output_dir"], "STS-B.tsv").splitlines()]
         values = np.loadtxt(os.path.join(stsb["output_dir"], "test_results.tsv"))
         assert values.min() < 0 or values.max() > 5
         assert rows[0] == ["index", "prediction"]
@@ -87,15 +104,14 @@ class TestRegression:
 
     def test_a_score_out_of_range_is_an_error_with_its_line(self, stsb):
         path = os.path.join(stsb["data_dir"], "train.tsv")
-        with open(path) as file:
-            lines = file.read().replace("2.500\n", "7.500\n", 1)
+        lines = read_text(path).replace("2.500\n", "7.500\n", 1)
         with open(path, "w") as file:
             file.write(lines)
-        assert re.search(r"train.tsv, line \d+: STS-B expects a finite number from 0 to 5 .*'7.500'",
-                         error_of(stsb, do_train=True))  # fmt: skip
+        number = 1 + [line.endswith("7.500") for line in lines.splitlines()].index(True)
+        assert_mentions(error_of(stsb, do_train=True), f"train.tsv, line {number}", "0 to 5", "'7.500'")
 
     def test_a_regression_has_no_class_weights(self, stsb):
-        assert "--class_weights=balanced" in error_of(stsb, do_train=True, class_weights="balanced")
+        assert_mentions(error_of(stsb, do_train=True, class_weights="balanced"), "--class_weights=balanced")
 
 
 def write_reviews(path, count=48, delimiter=","):
@@ -109,87 +125,94 @@ def write_reviews(path, count=48, delimiter=","):
     return str(path)
 
 
+def reviews_flags(tiny_bert: str, folder) -> dict:
+    flags = dict(base_flags(tiny_bert, None, str(folder / "out")), learning_rate=1e-2, num_train_epochs=6.0)
+    path = write_reviews(folder / "reviews.csv")
+    return dict(flags, task_name="Reviews", train_file=path, text_column="review", label_column="verdict")
+
+
 @pytest.fixture
 def reviews(tiny_bert, tmp_path):
-    flags = base_flags(tiny_bert, None, str(tmp_path / "out"))
-    return dict(
-        flags,
-        task_name="Reviews",
-        train_file=write_reviews(tmp_path / "reviews.csv"),
-        text_column="review",
-        label_column="verdict",
-        learning_rate=1e-2,
-        num_train_epochs=6.0,
-    )
+    return reviews_flags(tiny_bert, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained_reviews(tiny_bert, tmp_path_factory):
+    """The flags of a run on a CSV file that is trained, evaluated and predicted. Read only."""
+    folder = tmp_path_factory.mktemp("reviews")
+    flags = reviews_flags(tiny_bert, folder)
+    (folder / "new.csv").write_text("review\nthe cat is big\nthe cat are big\n")
+    run(flags, do_train=True, do_eval=True, do_predict=True, test_file=str(folder / "new.csv"))
+    return flags
 
 
 class TestCustomData:
-    def test_a_csv_file_is_trained_evaluated_and_predicted(self, reviews, tmp_path):
-        test_file = tmp_path / "new.csv"
-        test_file.write_text("review\nthe cat is big\nthe cat are big\n")
-        run(reviews, do_train=True, do_eval=True, do_predict=True, test_file=str(test_file))
-        results = read_json(reviews["output_dir"], "results.json")
+    def test_a_csv_file_is_trained_evaluated_and_predicted(self, trained_reviews):
+        folder = trained_reviews["output_dir"]
+        results = read_json(folder, "results.json")
         assert results["metrics"]["accuracy"] >= results["majority"]["accuracy"]
         assert set(results["metrics"]) == {"accuracy", "macro_f1", "matthews"}
         assert results["data"]["train"]["examples"] + results["data"]["dev"]["examples"] == 48
-        assert read_json(reviews["output_dir"], "settings.json")["facts"]["labels"] == ["bad", "good", "so-so"]
-        with open(os.path.join(reviews["output_dir"], "test_results.tsv")) as file:
-            assert file.readline() == "bad\tgood\tso-so\n"
-            probabilities = np.loadtxt(file)
-        words = [["bad", "good", "so-so"][index] for index in probabilities.argmax(axis=1)]
-        assert probabilities.shape == (2, 3)
-        with open(os.path.join(reviews["output_dir"], "Reviews.tsv")) as file:
-            assert file.read() == "index\tprediction\n0\t{}\n1\t{}\n".format(*words)
+        labels = ["bad", "good", "so-so"]
+        assert read_json(folder, "settings.json")["facts"]["labels"] == labels
+        header, *lines = read_text(folder, "test_results.tsv").splitlines()
+        probabilities = np.loadtxt(lines)
+        assert header == "bad\tgood\tso-so" and probabilities.shape == (2, 3)
+        words = [labels[index] for index in probabilities.argmax(axis=1)]
+        assert read_text(folder, "Reviews.tsv") == "index\tprediction\n0\t{}\n1\t{}\n".format(*words)
 
-    @pytest.mark.long
-    def test_labels_are_recorded(self, reviews, tmp_path):
-        run(reviews, do_train=True)
-        test_file = tmp_path / "new.jsonl"
-        test_file.write_text('{"review": "the cat is big"}\n{"review": ""}\n')
-        later = dict(reviews, train_file=None, test_file=str(test_file), do_predict=True)
-        run(later)
-        run(later, output_dir=str(tmp_path / "elsewhere"), init_checkpoint=reviews["output_dir"])
-        texts = []
-        for folder in (reviews["output_dir"], str(tmp_path / "elsewhere")):
-            with open(os.path.join(folder, "Reviews.tsv")) as file:
-                texts.append(file.read())
-        assert texts[0] == texts[1]
-        assert len(texts[0].split("\n")) == 4
+    @pytest.mark.parametrize("is_elsewhere", [False, True])
+    def test_labels_are_recorded(self, trained_reviews, tmp_path, is_elsewhere):
+        test_file = write_file(tmp_path, "new.jsonl", '{"review": "the cat is big"}\n{"review": ""}\n')
+        later = dict(trained_reviews, train_file=None, test_file=test_file, output_dir=str(tmp_path / "out"))
+        if is_elsewhere:
+            later["init_checkpoint"] = trained_reviews["output_dir"]
+        else:
+            shutil.copytree(trained_reviews["output_dir"], later["output_dir"])
+        run(later, do_predict=True)
+        header, first, second = read_text(later["output_dir"], "Reviews.tsv").splitlines()
+        assert first == read_text(trained_reviews["output_dir"], "Reviews.tsv").splitlines()[1]
+        assert second.split("\t")[1] in ("bad", "good", "so-so")
 
-    @pytest.mark.long
-    def test_a_later_evaluation_scores_the_same_rows_and_rejects_a_changed_file(self, reviews):
-        run(reviews, do_train=True, do_eval=True)
-        first = read_results(reviews["output_dir"])
-        run(reviews, do_eval=True)
-        assert read_results(reviews["output_dir"]) == first
-        with open(reviews["train_file"], "a") as file:
-            file.write("99,the dog is big,good\n")
-        assert "train_data was sha256" in error_of(reviews, do_eval=True)
+    def test_a_later_evaluation_scores_the_same_rows(self, trained_reviews, tmp_path):
+        later = {"do_eval": True, "init_checkpoint": trained_reviews["output_dir"], "output_dir": str(tmp_path / "new")}
+        run(trained_reviews, **later)
+        assert read_results(later["output_dir"]) == read_results(trained_reviews["output_dir"])
 
-    @pytest.mark.long
-    def test_trained_rows_are_not_scored_from_another_folder_either(self, reviews, tmp_path):
-        run(reviews, do_train=True, num_train_epochs=0.3)
-        later = {"do_eval": True, "init_checkpoint": reviews["output_dir"], "output_dir": str(tmp_path / "new")}
-        run(reviews, **later)
-        later["output_dir"] = str(tmp_path / "newer")
-        assert "train_data was sha256" in error_of(reviews, split_seed=2, **later)
-        assert "--adapter_activation was gelu, is relu" in error_of(reviews, adapter_activation="relu", **later)
+    @pytest.mark.parametrize(
+        "changes, fact",
+        [
+            ({"split_seed": 2}, "train_data was sha256"),
+            ({"train_file": "CHANGED"}, "train_data was sha256"),
+            ({"adapter_activation": "relu"}, "--adapter_activation was gelu, is relu"),
+            ({"labels": "so-so,good,bad"}, "bad, good, so-so"),
+        ],
+    )
+    @pytest.mark.parametrize("is_elsewhere", [False, True])
+    def test_a_later_evaluation_needs_the_same_split_labels_and_model(
+        self, trained_reviews, tmp_path, changes, fact, is_elsewhere
+    ):
+        if "train_file" in changes:
+            content = read_text(trained_reviews["train_file"]) + "99,the dog is big,good\n"
+            changes = {"train_file": write_file(tmp_path, "changed.csv", content)}
+        if is_elsewhere:
+            folders = {"init_checkpoint": trained_reviews["output_dir"], "output_dir": str(tmp_path / "new")}
+            changes = dict(changes, **folders)
+        assert_mentions(error_of(trained_reviews, do_eval=True, **changes), fact)
 
     def test_predictions_never_overwrite_the_data(self, reviews, tmp_path):
         path = write_reviews(tmp_path / "mine.tsv", delimiter="\t")
         changes = {"task_name": "mine", "test_file": path, "output_dir": str(tmp_path), "quoting": True}
-        assert "would overwrite" in error_of(reviews, do_train=True, do_predict=True, **changes)
+        assert_mentions(error_of(reviews, do_train=True, do_predict=True, **changes), "overwrite", path)
 
     def test_a_test_file_without_header_keeps_its_first_row(self, reviews, tmp_path):
-        train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
-        train.write_text("".join(f"{'good' if i % 2 else 'bad'}\tthe cat {i}\n" for i in range(20)))
-        test.write_text("?\tthe cat is\n?\tthe dog is\n?\tit is\n")
-        columns = {"train_file": str(train), "text_column": "2", "label_column": "1", "num_train_epochs": 0.5}
-        run(reviews, do_train=True, **columns)
-        later = {"train_file": None, "test_file": str(test), "text_column": "2", "label_column": "label"}
+        rows = "".join(f"{'good' if i % 2 else 'bad'}\tthe cat {i}\n" for i in range(20))
+        columns = {"text_column": "2", "label_column": "1", "num_train_epochs": 0.5}
+        run(reviews, do_train=True, train_file=write_file(tmp_path, "train.tsv", rows), **columns)
+        test = write_file(tmp_path, "test.tsv", "?\tthe cat is\n?\tthe dog is\n?\tit is\n")
+        later = {"train_file": None, "test_file": test, "text_column": "2", "label_column": "label"}
         run(reviews, do_predict=True, **later)
-        with open(os.path.join(reviews["output_dir"], "Reviews.tsv")) as file:
-            assert len(file.read().strip().split("\n")) == 1 + 3
+        assert len(read_text(reviews["output_dir"], "Reviews.tsv").splitlines()) == 1 + 3
 
     def test_the_split_does_not_depend_on_the_run(self, reviews):
         settings = [ClassifierSettings(**dict(reviews, do_train=True, do_eval=True, seed=seed)) for seed in (1, 2)]
@@ -202,75 +225,55 @@ class TestCustomData:
     def test_balanced_weights_reach_the_loss(self, reviews, tmp_path):
         losses = []
         for weights in ("none", "balanced"):
-            folder = str(tmp_path / weights[:3])
-            run(reviews, do_train=True, do_eval=True, class_weights=weights, output_dir=folder, num_train_epochs=1.0)
-            losses.append(read_results(folder)["eval_loss"])
+            folder = str(tmp_path / weights)
+            training = {"do_train": True, "do_eval": True, "num_train_epochs": 1.0}
+            losses.append(run(reviews, class_weights=weights, output_dir=folder, **training).loss)
         assert losses[0] != losses[1]
 
-    def test_an_untrained_head_does_not_predict(self, reviews):
-        message = error_of(reviews, do_predict=True, test_file=reviews["train_file"])
-        assert "no trained head" in message
-
-    def test_a_warning_names_overlapping_texts_and_labels_that_differ_in_case(self, reviews, tmp_path, monkeypatch):
-        warnings = []
-        monkeypatch.setattr(tf.logging, "warning", lambda message, *values: warnings.append(message % values))
-        path = tmp_path / "case.csv"
+    def test_a_warning_names_overlapping_texts_and_labels_that_differ_in_case(self, reviews, tmp_path, log):
         rows = [f"the cat {index},{'Good' if index % 3 else 'good'}\n" for index in range(30)]
-        path.write_text("review,verdict\n" + "".join(rows))
-        settings = ClassifierSettings(
-            **dict(reviews, train_file=str(path), dev_file=str(path), do_train=True, do_eval=True)
-        )
-        classification.load_data(settings)
-        assert any("Good" in line and "differ only in case" in line and "--label_map" in line for line in warnings)
-        assert "30 of 30 dev texts also appear in the training set; dev scores will be optimistic." in warnings
+        path = write_file(tmp_path, "case.csv", "review,verdict\n" + "".join(rows))
+        flags = dict(reviews, train_file=path, dev_file=path, do_train=True, do_eval=True)
+        classification.load_data(ClassifierSettings(**flags))
+        assert any("Good" in line and "differ only in case" in line and "--label_map" in line for line in log)
+        assert any("30 of 30 dev texts" in line for line in log)
 
     @pytest.mark.long
     def test_a_regression_on_custom_data(self, reviews, tmp_path):
-        path = tmp_path / "stars.tsv"
         rows = [f"the cat {'is' if index % 2 else 'are'} big {index}\t{index % 2 * 3 - 1}.5" for index in range(40)]
-        path.write_text("review\tstars\n" + "\n".join(rows) + "\n")
-        changes = {"train_file": str(path), "label_column": "stars", "task_type": "regression"}
-        run(reviews, do_train=True, do_eval=True, **changes)
-        assert read_json(reviews["output_dir"], "results.json")["metrics"]["pearson"] > 0.5
+        path = write_file(tmp_path, "stars.tsv", "review\tstars\n" + "\n".join(rows) + "\n")
+        changes = {"train_file": path, "label_column": "stars", "task_type": "regression"}
+        assert run(reviews, do_train=True, do_eval=True, **changes).metrics["pearson"] > 0.5
+        config = packs.read_config(pack_of(reviews))
+        assert (config.head, config.labels, config.task) == ("regression", [], "Reviews")
 
     @pytest.mark.parametrize(
-        "changes, expected",
+        "changes, facts",
         [
-            ({"train_file": None}, "No data: set --data_dir to the folder of a known task (CoLA, SST-2"),
-            ({"text_column": "revue"}, "Did you mean 'review'?"),
-            ({"label_column": "id"}, "48 different values in 48"),
-            ({"task_type": "ranking"}, "Unknown --task_type 'ranking'"),
-            ({"primary_metric": "f1"}, "macro_f1"),
-            ({"class_weights": "heavy"}, "--class_weights"),
-            ({"class_weights": "excellent=2"}, "excellent"),
-            ({"dev_fraction": 1.5}, "--dev_fraction"),
-            ({"task_name": "test_results"}, "would overwrite"),
-            ({"data_dir": "glue"}, "--data_dir=glue is the folder of a known task"),
-            ({"eval_every_steps": 5, "do_eval": False}, "--eval_every_steps needs evaluations"),
-            ({"init_checkpoint": None}, "--tuning_mode=adapter keeps BERT frozen, and without --init_checkpoint"),
-            ({"train_file": None, "test_file": "x.csv", "do_train": False}, "Evaluation needs --dev_file, or"),
+            ({"text_column": "revue"}, ["--text_column", "Did you mean 'review'?"]),
+            ({"label_column": "id"}, ["48 different values in 48"]),
+            ({"primary_metric": "f1"}, ["f1", "macro_f1"]),
+            ({"class_weights": "excellent=2"}, ["--class_weights", "excellent"]),
+            ({"task_name": "test_results"}, ["overwrite", "test_results"]),
+            ({"data_dir": "glue"}, ["--data_dir=glue", "known task"]),
+            ({"init_checkpoint": None}, ["--tuning_mode=adapter", "--init_checkpoint"]),
+            ({"train_file": None, "test_file": "x.csv", "do_train": False}, ["--dev_file"]),
+            ({"test_file": "reviews.csv", "do_predict": True, "do_train": False, "do_eval": False}, ["trained head"]),
+            ({"dev_file": "dev.csv"}, ["dev.csv, line 3", "splendid"]),
+            # 48 reviews of two lines each, and the header.
+            ({"train_file": "cafe.csv", "encoding": "utf-8"}, ["cafe.csv, line 98", "0xe9", "cp1252"]),
         ],
+        ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
     )
-    def test_errors_come_before_anything_is_written(self, reviews, changes, expected):
-        assert expected in error_of(reviews, **dict({"do_train": True, "do_eval": True}, **changes))
-
-    def test_a_label_unknown_to_the_training_is_an_error_with_its_line(self, reviews, tmp_path):
-        dev_file = tmp_path / "dev.csv"
-        dev_file.write_text("review,verdict\nthe cat is big,good\nthe dog is big,splendid\n")
-        message = error_of(reviews, do_train=True, do_eval=True, dev_file=str(dev_file))
-        assert "dev.csv, line 3" in message and "splendid" in message
-
-    def test_an_undecodable_byte_is_an_error_with_its_line_and_a_remedy(self, reviews):
-        with open(reviews["train_file"], "ab") as file:
-            file.write(b"99,caf\xe9,good\n")
-        message = error_of(reviews, do_train=True, encoding="utf-8")
-        # 48 reviews of two lines each, and the header.
-        assert "reviews.csv, line 98" in message and "0xe9" in message and "cp1252" in message
+    def test_errors_come_before_anything_is_written(self, reviews, tmp_path, monkeypatch, changes, facts):
+        monkeypatch.chdir(tmp_path)
+        write_file(tmp_path, "dev.csv", "review,verdict\nthe cat is big,good\nthe dog is big,splendid\n")
+        write_file(tmp_path, "cafe.csv", (tmp_path / "reviews.csv").read_bytes() + b"99,caf\xe9,good\n")
+        assert_mentions(error_of(dict(reviews, do_train=True, do_eval=True), **changes), *facts)
 
 
 def documented_commands():
-    with open(os.path.join(ROOT, "docs", "custom_data.md"), encoding="utf-8") as file:
-        blocks = re.findall(r"```bash\n(.*?)```", file.read(), re.DOTALL)
+    blocks = re.findall(r"```bash\n(.*?)```", read_text(ROOT, "docs", "custom_data.md"), re.DOTALL)
     return [block.replace("\\\n", " ") for block in blocks]
 
 
@@ -283,20 +286,13 @@ TEXTS = os.path.join(SHARED, "data", "text")
 def test_the_documented_commands_train_on_the_real_files(command, tmp_path):
     """The commands of docs/custom_data.md, with a tiny BERT that has a real vocabulary, for a few steps."""
     real = os.path.join(SHARED, "weights", "e5-small", "vocab.txt")
-    with open(real, encoding="utf-8") as file:
-        size = len(file.read().split("\n")) - 1
-    config = modeling.BertConfig(size, 16, 1, 2, 32, max_position_embeddings=512)
+    size = len(read_text(real).split("\n")) - 1
     bert = str(tmp_path / "bert")
-    write_bert(bert, config)
-    with open(real, "rb") as source, open(os.path.join(bert, "vocab.txt"), "wb") as target:
-        target.write(source.read())
+    write_bert(bert, modeling.BertConfig(size, 16, 1, 2, 32, max_position_embeddings=512))
+    shutil.copy(real, bert)
     words = shlex.split(command.replace("$BERT", bert).replace("$DATA", TEXTS))
     assert words[:2] == ["python", "run_classifier.py"]
-    values = absl_flags.FlagValues()
-    settings_lib.define_flags(ClassifierSettings, values)
-    assert values(words[1:]) == ["run_classifier.py"]
-    given = settings_lib.from_flags(ClassifierSettings, values)
-    given = {name: getattr(given, name) for name in given.__dataclass_fields__}
+    given = dataclasses.asdict(parse(ClassifierSettings, *words[2:]))
     given.update(output_dir=str(tmp_path / "out"), num_train_epochs=0.01, max_seq_length=16, eval_batch_size=64)
     run(given)
     assert tf.train.latest_checkpoint(given["output_dir"])

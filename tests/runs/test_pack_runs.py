@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -15,7 +16,6 @@ import tensorflow.compat.v1 as tf
 import modeling
 import optimization
 import run_classifier
-from adapter_bert.model import parameters
 from adapter_bert.model.heads import ClassificationHead
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.training import classification
@@ -23,36 +23,13 @@ from adapter_bert.weights import checkpoints, loading, packs
 from adapter_bert.weights.assigner import WeightAssigner
 from adapter_bert.weights.run_folder import RunFolder
 from adapter_layers import AdapterConfig
-from tests.helpers import TINY, VOCABULARY, assert_mentions, base_flags, read_results, tiny_config, write_bert
+from tests.helpers import TINY, VOCABULARY, assert_mentions, read_results, tiny_config, write_bert, write_file
 from tests.kill import ForkServer
-from tests.runs.helpers import error_of, pack_of, run
+from tests.runs.helpers import error_of, pack_of, read_json, run
 
 pytestmark = pytest.mark.smoke
 
 ADAPTERS = AdapterConfig(size=4)
-
-
-@pytest.fixture
-def given(tiny_bert, cola_dir, tmp_path):
-    """Settings of a run of 16 steps, to be changed by a test."""
-    values = base_flags(tiny_bert, cola_dir, str(tmp_path / "out"))
-    return dict(values, num_train_epochs=2.0, learning_rate=3e-3, save_checkpoints_steps=5)
-
-
-@pytest.fixture(scope="module")
-def trained(tiny_bert, cola_dir, tmp_path_factory):
-    """Settings of a run that is trained, scored and predicted. Read only."""
-    values = base_flags(tiny_bert, cola_dir, str(tmp_path_factory.mktemp("trained") / "out"))
-    values.update(num_train_epochs=2.0, learning_rate=3e-3)
-    run(values, do_train=True, do_eval=True, do_predict=True)
-    return values
-
-
-def read_text(folder, name) -> str:
-    with open(os.path.join(folder, name), encoding="utf-8") as file:
-        return file.read()
-
-
 SPEC = ModelSpec(tiny_config(), ClassificationHead(2), ADAPTERS)
 
 
@@ -108,22 +85,18 @@ def save_forever(tell, folder: str, start: int) -> None:
 
 class TestOutput:
     def test_the_pack_describes_itself(self, trained):
-        config = packs.read(pack_of(trained)).config
+        pack = packs.read(pack_of(trained))
+        config = pack.config
         assert (config.task, config.labels, config.head) == ("CoLA", ["0", "1"], "classification")
         best = read_results(trained["output_dir"])["global_step"]
         assert (config.seed, config.step, config.max_seq_length, config.tuning_mode) == (1, best, 16, "adapter")
-        assert config.adapter == {
-            "size": 4,
-            "activation": "gelu",
-            "init_scale": 0.01,
-            "layers": None,
-            "placement": "both",
-        }
+        adapter = {"size": 4, "activation": "gelu", "init_scale": 0.01, "layers": None, "placement": "both"}
+        assert config.adapter == adapter
         assert config.tokenizer["entries"] == len(VOCABULARY) and config.tokenizer["do_lower_case"] is True
-        results = json.loads(read_text(trained["output_dir"], "results.json"))
+        results = read_json(trained["output_dir"], "results.json")
         assert config.metrics == results["metrics"] and config.loss == results["loss"]
         assert config.primary_metric == "matthews"
-        assert packs.read(pack_of(trained)).fingerprint == results["fingerprints"]["pack"]
+        assert pack.fingerprint == results["fingerprints"]["pack"]
         assert config.versions["tensorflow"] == tf.version.VERSION
 
     def test_the_pack_contains_no_path(self, trained, tiny_bert):
@@ -132,75 +105,56 @@ class TestOutput:
         for path in (tiny_bert, trained["output_dir"], trained["data_dir"]):
             assert os.path.dirname(path).encode() not in data
 
-    def test_without_evaluation_the_pack_contains_the_last_weights(self, given):
-        run(given, do_train=True)
-        pack = packs.read(pack_of(given))
+    def test_without_evaluation_the_pack_contains_the_last_weights(self, unscored):
+        pack = packs.read(pack_of(unscored))
         assert pack.config.step == 16 and not pack.config.metrics
-        last = checkpoints.read_tensors(os.path.join(given["output_dir"], "model.ckpt-16"), list(pack.tensors))
+        last = checkpoints.read_tensors(os.path.join(unscored["output_dir"], "model.ckpt-16"), list(pack.tensors))
         for name, value in pack.tensors.items():
             np.testing.assert_array_equal(value, last[name], name)
 
-    @pytest.mark.long
-    def test_scores_of_a_later_evaluation_are_added_to_the_pack(self, given):
-        run(given, do_train=True, do_eval=True, eval_every_steps=0)
-        config = packs.read(pack_of(given)).config
-        assert config.metrics["matthews"] == read_results(given["output_dir"])["eval_matthews"]
-        run(given, do_train=True, do_eval=True, eval_every_steps=0)
-        assert packs.read(pack_of(given)).config == config, "the same command again has nothing left to do"
-
-    @pytest.mark.long
-    def test_a_regression_writes_a_pack(self, given, tmp_path):
-        texts = [f"the {noun} {verb} big" for noun in ("cat", "dog", "cats", "dogs") for verb in ("is", "are", "was")]
-        rows = "".join(f"{text}\t{index / 4}\n" for index, text in enumerate(texts))
-        (tmp_path / "scores.tsv").write_text("text\tlabel\n" + rows)
-        own = {"task_name": "own", "data_dir": None, "train_file": str(tmp_path / "scores.tsv")}
-        run(given, do_train=True, do_eval=True, dev_fraction=0.5, train_batch_size=2, task_type="regression", **own)
-        config = packs.read(pack_of(given)).config
-        assert (config.head, config.labels, config.task) == ("regression", [], "own")
-
-    def test_the_newest_five_checkpoints_are_kept_and_the_slots_of_one(self, given):
-        run(given, do_train=True, save_checkpoints_steps=2)
-        names = {name.split(".")[1] for name in os.listdir(given["output_dir"]) if ".ckpt-" in name}
-        assert names == {f"ckpt-{step}" for step in (8, 10, 12, 14, 16)}
-        slots = [name for name in os.listdir(given["output_dir"]) if name.startswith("optimizer")]
+    def test_the_newest_five_checkpoints_are_kept_and_the_slots_of_one(self, unscored):
+        names = [name for name in os.listdir(unscored["output_dir"]) if ".ckpt-" in name]
+        assert {name.split(".")[1] for name in names} == {f"ckpt-{step}" for step in (8, 10, 12, 14, 16)}
+        slots = [name for name in names if name.startswith("optimizer")]
         assert sorted(slots) == ["optimizer.ckpt-16.data-00000-of-00001", "optimizer.ckpt-16.index"]
-        state = tf.train.get_checkpoint_state(given["output_dir"])
+        state = tf.train.get_checkpoint_state(unscored["output_dir"])
         assert [path.split("-")[-1] for path in state.all_model_checkpoint_paths] == ["8", "10", "12", "14", "16"]
 
     @pytest.mark.long
-    @pytest.mark.parametrize("kind", [False, True])
-    def test_the_output_folder_may_be_relative(self, given, tmp_path, monkeypatch, kind):
+    @pytest.mark.parametrize("is_full", [False, True])
+    def test_the_output_folder_may_be_relative(self, given, tmp_path, monkeypatch, is_full):
         monkeypatch.chdir(tmp_path)
-        wish = {"output_dir": "runs/mine", "save_checkpoints_steps": 2, "save_full_checkpoint": kind}
-        run(given, do_train=True, do_eval=True, **wish)
-        names = sorted({name.split(".")[1] for name in os.listdir("runs/mine") if name.startswith("model.ckpt")})
+        changes = {"output_dir": "runs/mine", "save_checkpoints_steps": 2, "save_full_checkpoint": is_full}
+        run(given, do_train=True, do_eval=True, **changes)
+        names = {name.split(".")[1] for name in os.listdir("runs/mine") if name.startswith("model.ckpt")}
         assert len(names) == checkpoints.KEPT
         assert tf.train.latest_checkpoint("runs/mine").endswith("model.ckpt-16")
         first = read_results("runs/mine")
-        run(given, do_train=True, do_eval=True, **wish)
-        run(given, do_eval=True, **dict(wish, output_dir=str(tmp_path / "runs" / "mine")))
+        run(given, do_train=True, do_eval=True, **changes)
+        run(given, do_eval=True, **dict(changes, output_dir=str(tmp_path / "runs" / "mine")))
         assert read_results("runs/mine") == first
 
-    def test_neither_graph_nor_base_is_written(self, given, tiny_bert):
-        run(given, do_train=True, do_eval=True, save_checkpoints_steps=2)
-        names = os.listdir(given["output_dir"])
-        assert not [name for name in names if name.endswith((".meta", ".pbtxt"))]
-        written = sum(os.path.getsize(os.path.join(given["output_dir"], name)) for name in names)
-        # 786 numbers are trained: five checkpoints, two slots each of one, a pack; and texts, indices and summaries.
-        assert written < 786 * 4 * (5 + 2 + 1) + 40000
+    def test_neither_graph_nor_base_is_written(self, trained, unscored):
+        for folder in (trained["output_dir"], unscored["output_dir"]):
+            names = os.listdir(folder)
+            assert not [name for name in names if name.endswith((".meta", ".pbtxt"))]
+            written = sum(os.path.getsize(os.path.join(folder, name)) for name in names)
+            # 786 numbers are trained: five checkpoints, two slots each of one, a pack; and texts, indices, summaries.
+            assert 786 * 4 < written < 786 * 4 * (5 + 2 + 1) + 40000
 
-    @pytest.mark.long
-    def test_full_checkpoints_contain_everything(self, given, tmp_path):
-        run(given, do_train=True, save_full_checkpoint=True)
-        names = {name for name, _ in tf.train.list_variables(given["output_dir"])}
-        shapes = parameters.model_shapes(tiny_config(), ClassificationHead(2), ADAPTERS)
-        slots = checkpoints.slot_shapes({n: shapes[n] for n in optimization.trainable_names(list(shapes), "adapter")})
-        assert names == set(shapes) | set(slots) | {"global_step"}
-        first = packs.read(pack_of(given)).fingerprint
+    def test_full_checkpoints_contain_everything_and_the_frozen_base_bit_by_bit(self, given, trained, tiny_bert):
+        run(given, do_train=True, do_eval=True, save_full_checkpoint=True)
+        full = tf.train.load_checkpoint(os.path.join(given["output_dir"], "model.ckpt-16"))
+        slots = checkpoints.slot_shapes(SPEC.trained_shapes)
+        assert set(full.get_variable_to_shape_map()) == set(SPEC.shapes) | set(slots) | {"global_step"}
+        base = tf.train.load_checkpoint(os.path.join(tiny_bert, "bert_model.ckpt"))
+        names = base.get_variable_to_shape_map()
+        moved = {name for name in names if not np.array_equal(base.get_tensor(name), full.get_tensor(name))}
+        assert moved == {name for name in names if "LayerNorm" in name}
         assert os.path.exists(os.path.join(given["output_dir"], "model.ckpt-16.meta"))
-        run(given, do_train=True, output_dir=str(tmp_path / "small"))
-        assert packs.read(str(tmp_path / "small" / packs.FILE_NAME)).fingerprint == first
-        assert "--save_full_checkpoint was True, is False" in error_of(given, do_train=True)
+        assert packs.read(pack_of(given)).fingerprint == packs.read(pack_of(trained)).fingerprint
+        message = error_of(given, do_train=True, do_eval=True)
+        assert_mentions(message, "--save_full_checkpoint was True, is False")
 
 
 class TestInterrupted:
@@ -214,11 +168,7 @@ class TestInterrupted:
     def test_a_save_that_stops_at_any_point_leaves_the_old_state_or_the_new(self, saving, monkeypatch):
         """Every call that changes the disk fails in turn, before or after it has done its work."""
         save, found = saving
-        calls = [
-            (tf.gfile, "Remove"),
-            (tf.train, "update_checkpoint_state"),
-            (tf.train.Saver, "save"),
-        ]
+        calls = [(tf.gfile, "Remove"), (tf.train, "update_checkpoint_state"), (tf.train.Saver, "save")]
 
         class Killed(BaseException):
             pass
@@ -277,69 +227,63 @@ class TestInterrupted:
                 server.kill("save_forever", folder, before, seconds=generator.uniform(0.0, 0.05))
                 assert found_step(folder) > before, "a state that was there is gone"
 
-    def test_temporary_files_of_a_killed_run_are_removed(self, given):
-        run(given, do_train=True)
+    def test_temporary_files_of_a_killed_run_are_removed(self, finished):
         left = ["adapter_pack.safetensors.0123abcd.partial", "model.ckpt-17.data-00000-of-00001",
                 "model.ckpt-17.data-00000-of-00001.tempstate123", "optimizer.ckpt-17.index"]  # fmt: skip
         for name in left + ["notes.partial", "my-model.ckpt-17.index"]:
-            open(os.path.join(given["output_dir"], name), "w").close()
-        run(given, do_train=True)
-        names = os.listdir(given["output_dir"])
+            open(os.path.join(finished["output_dir"], name), "w").close()
+        run(finished, do_train=True, do_eval=True)
+        names = os.listdir(finished["output_dir"])
         assert not set(left) & set(names)
         assert {"notes.partial", "my-model.ckpt-17.index", "model.ckpt-16.index", packs.FILE_NAME} <= set(names)
 
-    @pytest.mark.long
-    def test_a_checkpoint_without_its_optimizer_cannot_be_continued(self, given):
-        run(given, do_train=True, do_eval=True)
-        os.remove(os.path.join(given["output_dir"], "optimizer.ckpt-16.index"))
-        assert_mentions(error_of(given, do_train=True, do_eval=True), "model.ckpt-16", "optimizer.ckpt-16.*", "missing")
-        run(given, do_eval=True)  # the pack is all that an evaluation needs
-
-    @pytest.mark.long
-    def test_a_pack_without_checkpoints_can_be_used_but_not_continued(self, given):
-        run(given, do_train=True, do_eval=True)
-        first, results = packs.read(pack_of(given)), read_results(given["output_dir"])
-        for name in os.listdir(given["output_dir"]):
-            if ".ckpt" in name or name == "checkpoint":
-                os.remove(os.path.join(given["output_dir"], name))
-        assert_mentions(error_of(given, do_train=True, do_eval=True), given["output_dir"], "--do_train")
-        run(given, do_eval=True)
-        assert read_results(given["output_dir"]) == results and packs.read(pack_of(given)).config == first.config
+    @pytest.mark.parametrize(
+        "pattern, facts",
+        [("optimizer.ckpt-", ["model.ckpt-16", "optimizer.ckpt-16.*", "missing"]), ("ckpt", ["--do_train"])],
+        ids=["without the optimizer", "without checkpoints"],
+    )
+    def test_a_pack_is_all_that_an_evaluation_needs_but_cannot_be_continued(self, finished, trained, pattern, facts):
+        for name in os.listdir(finished["output_dir"]):
+            if pattern in name or (pattern == "ckpt" and name == "checkpoint"):
+                os.remove(os.path.join(finished["output_dir"], name))
+        assert_mentions(error_of(finished, do_train=True, do_eval=True), finished["output_dir"], *facts)
+        run(finished, do_eval=True)
+        assert read_results(finished["output_dir"]) == read_results(trained["output_dir"])
+        assert packs.read(pack_of(finished)).config == packs.read(pack_of(trained)).config
 
 
 class TestBase:
-    def test_an_evaluation_finds_the_recorded_base(self, trained, tmp_path):
-        first = read_results(trained["output_dir"])
-        folder = shutil.copytree(trained["output_dir"], str(tmp_path / "moved"))
-        run(trained, output_dir=folder, init_checkpoint=None, do_eval=True)
-        assert read_results(folder) == first
+    @pytest.fixture
+    def on_copy(self, finished, tiny_bert, tmp_path):
+        """The flags of a run that has recorded a copy of the base, `tmp_path`/base."""
+        prefix = os.path.join(shutil.copytree(tiny_bert, str(tmp_path / "base")), "bert_model.ckpt")
+        settings = read_json(finished["output_dir"], "settings.json")
+        with open(os.path.join(finished["output_dir"], "settings.json"), "w") as file:
+            json.dump(dict(settings, init_checkpoint=prefix), file)
+        return dict(finished, init_checkpoint=prefix)
 
-    @pytest.mark.long
-    def test_a_missing_base_is_an_error(self, given, tmp_path):
-        prefix = write_bert(str(tmp_path / "base"), tiny_config())
-        run(given, do_train=True, init_checkpoint=prefix)
+    def test_an_evaluation_finds_the_recorded_base(self, on_copy, trained):
+        run(on_copy, init_checkpoint=None, do_eval=True)
+        assert read_results(on_copy["output_dir"]) == read_results(trained["output_dir"])
+
+    def test_a_missing_base_is_an_error(self, on_copy, tmp_path):
         shutil.move(str(tmp_path / "base"), str(tmp_path / "elsewhere"))
-        message = error_of(given, do_eval=True, init_checkpoint=None)
-        assert_mentions(message, given["output_dir"], prefix, "--init_checkpoint")
+        message = error_of(on_copy, do_eval=True, init_checkpoint=None)
+        assert_mentions(message, on_copy["output_dir"], on_copy["init_checkpoint"], "--init_checkpoint")
         moved = str(tmp_path / "elsewhere" / "bert_model.ckpt")
-        run(given, do_eval=True, init_checkpoint=moved)
-        run(given, do_train=True, init_checkpoint=moved)
-        run(given, do_train=True, init_checkpoint=None)  # records the new path
+        run(on_copy, do_eval=True, init_checkpoint=moved)
+        run(on_copy, do_train=True, do_eval=True, init_checkpoint=moved)
+        run(on_copy, do_train=True, do_eval=True, init_checkpoint=None)  # records the new path
 
-    @pytest.mark.long
-    def test_another_base_in_its_place_is_an_error(self, given, tmp_path):
-        prefix = write_bert(str(tmp_path / "base"), tiny_config())
-        run(given, do_train=True, init_checkpoint=prefix)
+    @pytest.mark.parametrize("phase", ["do_train", "do_eval"])
+    @pytest.mark.parametrize("is_named, is_new", [(False, False), (True, False), (True, True)])
+    def test_another_base_in_its_place_is_an_error(self, on_copy, tmp_path, phase, is_named, is_new):
         write_bert(str(tmp_path / "base"), tiny_config(), seed=8)
-        named = os.path.join(given["output_dir"], "model.ckpt-5")
-        for wish in (
-            {"do_train": True, "init_checkpoint": prefix},
-            {"do_eval": True, "init_checkpoint": prefix},
-            {"do_eval": True, "init_checkpoint": named},
-            {"do_eval": True, "init_checkpoint": named, "output_dir": str(tmp_path / "new")},
-            {"do_train": True, "init_checkpoint": named, "output_dir": str(tmp_path / "new")},
-        ):
-            assert "belongs to another base" in error_of(given, **wish), wish
+        if is_named:
+            on_copy["init_checkpoint"] = os.path.join(on_copy["output_dir"], "model.ckpt-8")
+        if is_new:
+            on_copy["output_dir"] = str(tmp_path / "new")
+        assert_mentions(error_of(dict(on_copy, do_eval=True), **{phase: True}), "another base")
 
 
 class TestLoading:
@@ -360,8 +304,26 @@ class TestLoading:
         assert len(seen) == 3 and seen[0].dtype == np.float32 and np.ptp(seen[0]) > 0
         assert seen[0].tobytes() == seen[1].tobytes() == seen[2].tobytes()
 
-    def test_two_packs_in_one_session_do_not_touch_each_other(self, given, trained, tiny_bert):
-        run(given, do_train=True, seed=2)
+    @pytest.mark.parametrize("flag", ["adapter_pack", "init_checkpoint"])
+    def test_a_pack_or_the_folder_of_a_run_gives_its_scores_in_a_new_folder(self, given, trained, flag):
+        run(given, do_eval=True, **{flag: pack_of(trained) if flag == "adapter_pack" else trained["output_dir"]})
+        assert read_results(given["output_dir"]) == read_results(trained["output_dir"])
+
+    def test_a_pack_alone_in_a_folder_can_be_evaluated(self, given, trained):
+        os.makedirs(given["output_dir"])
+        shutil.copy(pack_of(trained), given["output_dir"])
+        message = error_of(given, do_eval=True, adapter_activation="relu")
+        assert_mentions(message, "--adapter_activation was gelu, is relu")
+        run(given, do_eval=True)
+        assert read_results(given["output_dir"]) == read_results(trained["output_dir"])
+
+    def test_a_run_in_the_folder_eval_of_another_is_ignored(self, finished, trained, other_seed):
+        shutil.rmtree(os.path.join(finished["output_dir"], "eval"))
+        shutil.copytree(other_seed["output_dir"], os.path.join(finished["output_dir"], "eval"))
+        run(finished, do_eval=True)
+        assert read_results(finished["output_dir"]) == read_results(trained["output_dir"])
+
+    def test_two_packs_in_one_session_do_not_touch_each_other(self, trained, other_seed, tiny_bert):
         with tf.Graph().as_default(), tf.Session() as session:
             ids = tf.constant([[2, 5, 8, 16, 3]])
             model = modeling.BertModel(tiny_config(), False, ids, scope="bert", adapter_fn=ADAPTERS)
@@ -376,38 +338,34 @@ class TestLoading:
                 WeightAssigner([loading.Assignment(path, tuple(pack.tensors), pack.tensors)]).load(session)
                 return session.run(logits).tobytes()
 
-            first, second, again = (switch_to(pack_of(which)) for which in (trained, given, trained))
+            first, second, again = (switch_to(pack_of(which)) for which in (trained, other_seed, trained))
         assert first == again != second
 
-    def test_a_training_can_start_from_a_pack(self, given, trained):
-        run(given, do_train=True, adapter_pack=pack_of(trained), learning_rate=0.0)
-        start, end = packs.read(pack_of(trained)), packs.read(pack_of(given))
+    def test_a_training_can_start_from_a_pack_and_does_not_need_it_later(self, given, trained, tmp_path):
+        path = shutil.copy(pack_of(trained), str(tmp_path / "start.safetensors"))
+        training = {"do_train": True, "do_eval": True, "adapter_pack": path, "learning_rate": 0.0}
+        run(given, **training)
+        start, end, first = packs.read(path), packs.read(pack_of(given)), read_results(given["output_dir"])
         assert start.fingerprint == end.fingerprint, "nothing has changed at a rate of 0"
         assert start.config.base == end.config.base, "LayerNorms are not part of the frozen base"
+        os.remove(path)
         run(given, do_eval=True, init_checkpoint=None)
-
-    def test_the_folder_of_a_run_means_its_pack_on_its_base(self, trained, tmp_path):
-        run(trained, do_eval=True, init_checkpoint=trained["output_dir"], output_dir=str(tmp_path / "new"))
-        assert read_results(str(tmp_path / "new")) == read_results(trained["output_dir"])
+        run(given, **training)
+        assert read_results(given["output_dir"]) == first
 
     @pytest.mark.long
-    def test_a_fully_tuned_pack_replaces_the_whole_base(self, given, tmp_path):
-        mode = {"tuning_mode": "full", "learning_rate": 1e-3}
-        run(given, do_train=True, do_eval=True, **mode)
-        assert packs.read(pack_of(given)).config.base is None
-        run(given, do_eval=True, adapter_pack=pack_of(given), output_dir=str(tmp_path / "new"), **mode)
-        assert read_results(str(tmp_path / "new")) == read_results(given["output_dir"])
-
-    @pytest.mark.long
-    def test_adapters_may_be_trained_on_a_fully_tuned_pack_and_need_it_as_their_base(self, given, tmp_path):
-        full = dict(given, output_dir=str(tmp_path / "full"))
-        run(full, do_train=True, tuning_mode="full")
+    def test_a_fully_tuned_pack_replaces_the_base_and_can_be_the_base_of_adapters(self, given, tmp_path):
+        full = dict(given, output_dir=str(tmp_path / "full"), tuning_mode="full", learning_rate=1e-3)
+        run(full, do_train=True, do_eval=True)
+        assert packs.read(pack_of(full)).config.base is None
+        run(full, do_eval=True, adapter_pack=pack_of(full), output_dir=str(tmp_path / "new"))
+        assert read_results(str(tmp_path / "new")) == read_results(full["output_dir"])
         run(given, do_train=True, do_eval=True, adapter_pack=pack_of(full))
         first = read_results(given["output_dir"])
         run(given, do_eval=True, init_checkpoint=None)
         assert read_results(given["output_dir"]) == first
-        message = error_of(given, do_eval=True, adapter_pack=pack_of(given), output_dir=str(tmp_path / "new"))
-        assert "belongs to another base" in message
+        message = error_of(given, do_eval=True, adapter_pack=pack_of(given), output_dir=str(tmp_path / "newer"))
+        assert_mentions(message, "another base")
 
     def test_notebooks_can_load_a_pack(self, trained, tiny_bert):
         base = os.path.join(tiny_bert, "bert_model.ckpt")
@@ -425,97 +383,56 @@ class TestLoading:
         for name, value in packs.read(pack_of(trained)).tensors.items():
             np.testing.assert_array_equal(found[name], value, name)
 
-    @pytest.mark.long
-    def test_a_run_does_not_need_the_pack_it_started_from(self, given, trained, tmp_path):
-        start = shutil.copy(pack_of(trained), str(tmp_path / "start.safetensors"))
-        wish = {"do_train": True, "do_eval": True, "adapter_pack": start}
-        run(given, **wish)
-        first = read_results(given["output_dir"])
-        os.remove(start)
-        run(given, do_eval=True, init_checkpoint=None)
-        run(given, **wish)
-        assert read_results(given["output_dir"]) == first
-
-    def test_a_pack_alone_in_a_folder_can_be_evaluated(self, given, trained):
-        os.makedirs(given["output_dir"])
-        shutil.copy(pack_of(trained), given["output_dir"])
-        assert "--adapter_activation was gelu, is relu" in error_of(given, do_eval=True, adapter_activation="relu")
-        run(given, do_eval=True)
-        assert read_results(given["output_dir"]) == read_results(trained["output_dir"])
-
-    def test_a_run_in_the_folder_eval_of_another_is_ignored(self, given, trained, tmp_path):
-        folder = shutil.copytree(trained["output_dir"], str(tmp_path / "outer"))
-        run(given, do_train=True, seed=5, output_dir=os.path.join(folder, "eval"), save_full_checkpoint=True)
-        run(trained, do_eval=True, output_dir=folder)
-        assert read_results(folder) == read_results(trained["output_dir"])
-
 
 class TestErrors:
+    @pytest.fixture(scope="class")
+    def folder(self, trained, tmp_path_factory):
+        """A folder with the pack and files that do not match it."""
+        folder = tmp_path_factory.mktemp("files")
+        write_bert(str(folder / "other"), tiny_config(), seed=99)
+        write_file(folder, "heads.json", json.dumps(dict(TINY, num_attention_heads=4)))
+        write_file(folder, "vocab.txt", "\n".join(VOCABULARY[:-2] + VOCABULARY[:-3:-1]) + "\n")
+        pack = packs.read(shutil.copy(pack_of(trained), str(folder / "pack.safetensors")))
+        write_file(folder, "cut.safetensors", (folder / "pack.safetensors").read_bytes()[:-100])
+        for name, labels in (("order", ["1", "0"]), ("task", ["no", "yes"])):
+            config = dataclasses.replace(pack.config, labels=labels)
+            packs.write(str(folder / f"{name}.safetensors"), packs.Pack(config, pack.tensors))
+        return folder
+
     @pytest.mark.parametrize(
         "changes, facts",
         [
-            ({"init_checkpoint": None}, ("--adapter_pack", "--init_checkpoint")),
-            ({"adapter_pack": None, "init_checkpoint": "PACK"}, ("--init_checkpoint", "--adapter_pack")),
-            ({"init_checkpoint": "OTHER"}, ("another base", "(task CoLA)")),
-            ({"do_train": True, "init_checkpoint": "OTHER"}, ("another base", "(task CoLA)")),
-            ({"adapter_size": 8}, ("--adapter_size was 4, is 8", "PACK")),
+            ({"adapter_pack": None, "init_checkpoint": "pack.safetensors"}, ("--init_checkpoint", "--adapter_pack")),
+            ({"init_checkpoint": "other/bert_model.ckpt"}, ("another base", "(task CoLA)")),
+            ({"do_train": True, "init_checkpoint": "other/bert_model.ckpt"}, ("another base", "(task CoLA)")),
+            ({"adapter_size": 8}, ("--adapter_size was 4, is 8", "pack.safetensors")),
             ({"do_train": True, "adapter_size": 8}, ("[16, 4]", "[16, 8]")),
             ({"tuning_mode": "layer_norm"}, ("--tuning_mode was adapter, is layer_norm",)),
             ({"adapter_activation": "relu"}, ("--adapter_activation was gelu, is relu",)),
             ({"do_train": True, "adapter_activation": "relu"}, ("'gelu'", "'relu'")),
             ({"adapter_layers": "1"}, ("--adapter_layers was None, is [1]",)),
-            ({"bert_config_file": "HEADS"}, ("num_attention_heads", "2", "4")),
-            ({"vocab_file": "VOCABULARY"}, ("tokenizer", "PACK")),
-            ({"adapter_pack": "CUT"}, ("CUT", "damaged")),
+            ({"bert_config_file": "heads.json"}, ("num_attention_heads", "2", "4")),
+            ({"vocab_file": "vocab.txt"}, ("tokenizer", "pack.safetensors")),
+            ({"adapter_pack": "cut.safetensors"}, ("cut.safetensors", "damaged")),
             ({"adapter_pack": "/missing"}, ("/missing",)),
-            ({"output_dir": "lr[1]"}, ("--output_dir=lr[1]",)),
-            ({"output_dir": "a*"}, ("--output_dir=a*",)),
-            ({"output_dir": "b?"}, ("--output_dir=b?",)),
+            ({"adapter_pack": "order.safetensors"}, ("labels was ['1', '0'], is ['0', '1']",)),
+            ({"adapter_pack": "task.safetensors"}, ("labels was ['no', 'yes'], is ['0', '1']",)),
         ],
     )
-    def test_a_pack_that_does_not_fit(self, given, trained, tmp_path, changes, facts):
-        (tmp_path / "heads.json").write_text(json.dumps(dict(TINY, num_attention_heads=4)))
-        (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY[:-2] + VOCABULARY[:-3:-1]) + "\n")
-        with open(pack_of(trained), "rb") as file:
-            (tmp_path / "cut.safetensors").write_bytes(file.read()[:-100])
-        paths = {
-            "PACK": pack_of(trained),
-            "OTHER": write_bert(str(tmp_path / "other"), tiny_config(), seed=99),
-            "HEADS": str(tmp_path / "heads.json"),
-            "VOCABULARY": str(tmp_path / "vocab.txt"),
-            "CUT": str(tmp_path / "cut.safetensors"),
-        }
-        flags = dict(given, do_eval=True, adapter_pack=pack_of(trained))
-        flags.update({name: paths.get(value, value) for name, value in changes.items()})
-        assert_mentions(error_of(flags), *[paths.get(fact, fact) for fact in facts])
+    def test_a_pack_that_does_not_match_is_an_error(self, given, folder, monkeypatch, changes, facts):
+        monkeypatch.chdir(folder)
+        assert_mentions(error_of(dict(given, do_eval=True, adapter_pack="pack.safetensors"), **changes), *facts)
 
-    def test_a_pack_of_another_task(self, given, trained, tmp_path):
-        custom = {"task_name": "custom", "data_dir": None, "labels": "no,yes", "do_eval": True}
-        (tmp_path / "dev.csv").write_text("text,label\nthe cat,no\nthe dog,yes\n")
-        message = error_of(given, adapter_pack=pack_of(trained), dev_file=str(tmp_path / "dev.csv"), **custom)
-        assert_mentions(message, "labels")
+    def test_another_pack_in_the_place_of_the_runs_own(self, finished):
+        pack = packs.read(pack_of(finished))
+        config = dataclasses.replace(pack.config, adapter=dict(pack.config.adapter, activation="relu"))
+        packs.write(pack_of(finished), packs.Pack(config, pack.tensors))
+        assert_mentions(error_of(finished, do_eval=True), "'gelu'", "'relu'")
 
-    @pytest.mark.long
-    def test_another_pack_in_the_place_of_the_runs_own(self, given, trained):
-        run(given, do_train=True, do_eval=True, adapter_activation="relu")
-        shutil.copy(pack_of(trained), given["output_dir"])
-        assert_mentions(error_of(given, do_eval=True, adapter_activation="relu"), "'gelu'", "'relu'")
-
-    def test_labels_in_another_order(self, given, tmp_path):
-        rows = "".join(f"the cat {'is' if index % 2 else 'are'} big,{'ab'[index % 2]}\n" for index in range(16))
-        (tmp_path / "data.csv").write_text("text,label\n" + rows)
-        custom = {"task_name": "custom", "data_dir": None, "dev_file": str(tmp_path / "data.csv")}
-        custom["train_file"] = custom["dev_file"]
-        run(given, do_train=True, labels="a,b", **custom)
-        custom["output_dir"] = given["output_dir"] + "-2"
-        message = error_of(given, do_eval=True, labels="b,a", adapter_pack=pack_of(given), **custom)
-        assert_mentions(message, "a, b", "b, a")
-
-    def test_other_weights_for_the_output_folder_of_a_run(self, given, trained):
-        run(given, do_train=True)
-        pack, folder = pack_of(trained), given["output_dir"]
-        for checkpoint in (given["init_checkpoint"], folder):
-            message = error_of(given, do_eval=True, init_checkpoint=checkpoint, adapter_pack=pack)
+    def test_other_weights_for_the_output_folder_of_a_run(self, trained, other_seed):
+        pack, folder = pack_of(other_seed), trained["output_dir"]
+        for checkpoint in (trained["init_checkpoint"], folder):
+            message = error_of(trained, do_eval=True, init_checkpoint=checkpoint, adapter_pack=pack)
             assert_mentions(message, folder, pack, "--output_dir")
         optimizer = os.path.join(folder, "optimizer.ckpt-16")
-        assert_mentions(error_of(given, do_eval=True, init_checkpoint=optimizer), optimizer, "optimizer")
+        assert_mentions(error_of(trained, do_eval=True, init_checkpoint=optimizer), optimizer, "optimizer")

@@ -75,6 +75,7 @@ def test_a_mistake_is_reported_without_tensorflow(command, script, changes, fact
     assert_mentions(text, *facts)
     assert "Traceback" not in text
     assert (code, imported) == (1, [])
+    assert not os.path.exists(command[script]["output_dir"])
 
 
 @pytest.mark.parametrize("script", ["run_classifier.py", "run_squad.py"])

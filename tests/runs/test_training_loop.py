@@ -26,7 +26,6 @@ from adapter_layers import AdapterConfig
 from tests.helpers import (
     TINY,
     assert_mentions,
-    base_flags,
     command_line,
     message_of,
     read_results,
@@ -37,12 +36,13 @@ from tests.helpers import (
 from tests.kill import Program
 from tests.runs.helpers import error_of, pack_of, prepare, read_json, run
 
+TRAINING = {"do_train": True, "do_eval": True}
+
 
 @pytest.fixture
-def given(tiny_bert, cola_dir, tmp_path) -> dict:
-    """Flags of a run of 24 steps, three epochs, that evaluates once per epoch."""
-    flags = base_flags(tiny_bert, cola_dir, str(tmp_path / "out"))
-    return dict(flags, num_train_epochs=3.0, learning_rate=3e-3, do_train=True, do_eval=True)
+def given(given) -> dict:
+    """Flags of a run of 16 steps, two epochs, that evaluates once per epoch."""
+    return dict(given, **TRAINING)
 
 
 def evaluations_of(flags: dict) -> List[dict]:
@@ -53,117 +53,76 @@ def steps_of(flags: dict) -> List[int]:
     return [entry["step"] for entry in evaluations_of(flags)]
 
 
-def best_of(entries: List[dict]) -> dict:
-    return max(entries, key=lambda entry: (entry["metrics"]["matthews"], -entry["loss"]))
+def write_bert_with_head(folder, weights: float, bias: List[float]) -> str:
+    """Write a BERT with adapters and a head of given values; return the checkpoint's prefix."""
+
+    def add_head():
+        tf.get_variable("output_weights", initializer=np.full([2, TINY["hidden_size"]], weights, np.float32))
+        tf.get_variable("output_bias", initializer=np.array(bias, np.float32))
+
+    return write_bert(str(folder), tiny_config(), AdapterConfig(size=4), extra=add_head)
 
 
-def checkpoint_files(folder: str) -> List[str]:
-    return glob.glob(os.path.join(folder, "*.ckpt-*")) + [os.path.join(folder, "checkpoint")]
-
-
-@pytest.fixture
-def go_back(given, tmp_path, monkeypatch):
-    """A function that restores the checkpoints to what they were when an earlier one was the newest."""
-    save = checkpoints.RunSaver.save
-
-    def save_and_copy(saver, session, path, global_step):
-        save(saver, session, path, global_step)
-        folder = tmp_path / f"as-at-{global_step}"
-        folder.mkdir(exist_ok=True)
-        for name in checkpoint_files(given["output_dir"]):
-            shutil.copy(name, str(folder))
-
-    monkeypatch.setattr(checkpoints.RunSaver, "save", save_and_copy)
-
-    def go_back(step):
-        for name in checkpoint_files(given["output_dir"]):
-            os.remove(name)
-        for name in checkpoint_files(str(tmp_path / f"as-at-{step}")):
-            shutil.copy(name, given["output_dir"])
-
-    return go_back
-
-
-def keep_evaluations_before(flags: dict, step: int) -> List[dict]:
-    """Shorten the history as a kill would; return all of its evaluations."""
-    path = os.path.join(flags["output_dir"], "training.json")
-    content = read_json(path)
-    kept = [entry for entry in content["evaluations"] if entry["step"] < step]
-    with open(path, "w") as file:
-        json.dump(dict(content, evaluations=kept), file)
-    return content["evaluations"]
-
-
-class TestSteps:
-    def test_a_run_evaluates_at_a_given_interval(self, given):
-        run(given, eval_every_steps=10)
-        assert steps_of(given) == [10, 20, 24]
-
-    def test_without_evaluation_the_last_weights_are_used_as_in_the_original(self, given):
-        run(given, eval_every_steps=0)
-        assert steps_of(given) == []
-        assert read_results(given["output_dir"])["global_step"] == packs.read_config(pack_of(given)).step == 24
-
-    def test_training_alone_does_not_read_the_dev_split(self, given, cola_dir, tmp_path):
-        data_dir = shutil.copytree(cola_dir, str(tmp_path / "data"))
-        os.remove(os.path.join(data_dir, "dev.tsv"))
-        run(given, do_eval=False, data_dir=data_dir)
-        assert steps_of(given) == []
-
-    def test_every_evaluation_leaves_a_checkpoint(self, given):
-        """With the original's 1000 steps between checkpoints, small tasks would start again."""
-        run(given)
-        assert steps_of(given) == [8, 16, 24], "once per epoch"
-        names = [name for name in os.listdir(given["output_dir"]) if name.endswith(".index")]
-        assert sorted(names) == [f"model.ckpt-{step}.index" for step in (16, 24, 8)] + ["optimizer.ckpt-24.index"]
+def assert_same_checkpoints(one: dict, other: dict) -> None:
+    """Check that the last checkpoints of two runs contain the same numbers."""
+    readers = [tf.train.load_checkpoint(os.path.join(flags["output_dir"], "model.ckpt-16")) for flags in (one, other)]
+    names = readers[0].get_variable_to_shape_map()
+    assert names and names == readers[1].get_variable_to_shape_map()
+    for name in names:
+        np.testing.assert_array_equal(*[reader.get_tensor(name) for reader in readers], name)
 
 
 class TestEvaluationDuringTraining:
+    def test_it_comes_once_per_epoch_and_leaves_a_checkpoint(self, trained):
+        """With the original's 1000 steps between checkpoints, small tasks would start again."""
+        assert steps_of(trained) == [8, 16]
+        names = [name for name in os.listdir(trained["output_dir"]) if name.endswith(".index")]
+        assert sorted(names) == ["model.ckpt-16.index", "model.ckpt-8.index", "optimizer.ckpt-16.index"]
+
+    def test_it_comes_at_a_given_interval_and_does_not_change_the_training(self, given, unscored):
+        assert steps_of(unscored) == []
+        run(given, eval_every_steps=5)
+        assert steps_of(given) == [5, 10, 15, 16]
+        assert_same_checkpoints(given, unscored)
+
     @pytest.mark.long
-    def test_its_scores_are_those_of_the_saved_checkpoints(self, given, tmp_path):
+    def test_without_it_the_last_weights_are_scored_as_in_the_original(self, given):
+        run(given, eval_every_steps=0)
+        assert steps_of(given) == []
+        config, results = packs.read_config(pack_of(given)), read_results(given["output_dir"])
+        assert results["global_step"] == config.step == 16
+        assert config.metrics["matthews"] == results["eval_matthews"], "added to the pack later"
+        run(given, eval_every_steps=0)
+        assert packs.read_config(pack_of(given)) == config, "the same command again has nothing left to do"
+
+    def test_its_scores_are_those_of_the_saved_checkpoints(self, trained, tmp_path):
         """The training graph and a new graph with the saved weights give the same scores."""
-        run(given, save_checkpoints_steps=8)
-        entries = evaluations_of(given)
-        assert len(entries) == 3
+        entries = evaluations_of(trained)
+        assert len(entries) == 2
         for entry in entries:
-            prefix = os.path.join(given["output_dir"], f"model.ckpt-{entry['step']}")
+            prefix = os.path.join(trained["output_dir"], f"model.ckpt-{entry['step']}")
             folder = str(tmp_path / str(entry["step"]))
-            results = run(given, do_train=False, init_checkpoint=prefix, output_dir=folder)
+            results = run(trained, do_eval=True, init_checkpoint=prefix, output_dir=folder)
             assert (results.loss, results.metrics) == (entry["loss"], entry["metrics"])
 
     @pytest.mark.long
-    def test_it_does_not_change_the_training(self, given, tmp_path):
-        run(given, do_eval=False, output_dir=str(tmp_path / "alone"))
-        run(given, eval_every_steps=5)
-        alone, evaluated = (
-            tf.train.load_checkpoint(os.path.join(folder, "model.ckpt-24"))
-            for folder in (str(tmp_path / "alone"), given["output_dir"])
-        )
-        names = alone.get_variable_to_shape_map()
-        assert names and names == evaluated.get_variable_to_shape_map()
-        for name in names:
-            np.testing.assert_array_equal(alone.get_tensor(name), evaluated.get_tensor(name), name)
-
-    @pytest.mark.long
-    def test_training_in_pieces_as_on_a_tpu_gives_the_same_scores_and_the_same_best_weights(self, given, tmp_path):
-        run(given)
-        settings = ClassifierSettings(**dict(given, output_dir=str(tmp_path / "pieces")))
+    def test_training_in_pieces_as_on_a_tpu_gives_the_same_scores_and_the_same_best_weights(self, given, trained):
+        settings = ClassifierSettings(**given)
         trainer, data, features = prepare(settings)
         dev = DevSet(features["dev"], classification.make_scorer(trainer.spec.head, data.task))
-        schedule = preparation.make_schedule(settings, len(data.splits["train"]))
-        loop = TrainingLoop(trainer, schedule, features["train"], dev)
+        loop = TrainingLoop(trainer, preparation.make_schedule(settings, 64), features["train"], dev)
         loop.run_in_pieces()
-        assert loop.history.evaluations == evaluations_of(given) != []
-        whole, pieces = (packs.read(path) for path in (pack_of(given), trainer.folder.pack_path))
+        assert loop.history.evaluations == evaluations_of(trained) != []
+        whole, pieces = (packs.read(path) for path in (pack_of(trained), trainer.folder.pack_path))
         assert (whole.config.step, whole.fingerprint) == (pieces.config.step, pieces.fingerprint)
 
 
 class TestBestWeights:
     @pytest.mark.long
     def test_they_are_the_pack_and_used_from_then_on(self, given):
-        """Two epochs with a learning rate that ruins what the first steps have learned."""
-        results = run(given, learning_rate=0.3, eval_every_steps=2, num_train_epochs=2.0)
-        best = best_of(evaluations_of(given))
+        """A learning rate that ruins what the first steps have learned."""
+        results = run(given, learning_rate=0.3, eval_every_steps=2)
+        best = max(evaluations_of(given), key=lambda entry: (entry["metrics"]["matthews"], -entry["loss"]))
         saved = packs.read_config(pack_of(given))
         assert (saved.step, saved.metrics, saved.loss) == (best["step"], best["metrics"], best["loss"])
         assert (results.step, results.metrics, results.loss) == (best["step"], best["metrics"], best["loss"])
@@ -177,56 +136,55 @@ class TestBestWeights:
         assert_mentions(error_of(given, primary_metric="spearman"), "spearman")
 
     @pytest.mark.long
-    def test_a_run_killed_between_saving_the_best_weights_and_recording_them_recovers(self, given, go_back):
-        changes = {"save_checkpoints_steps": 8, "num_train_epochs": 2.0}
-        run(given, **changes)
-        expected = keep_evaluations_before(given, 16)
-        go_back(8)
-        run(given, **changes)
-        assert evaluations_of(given) == expected
+    def test_a_run_that_was_killed_around_an_evaluation_recovers(self, given, tmp_path, monkeypatch):
+        """Killed after a checkpoint and before its evaluation, or before recording the best weights."""
+        save = checkpoints.RunSaver.save
 
-    @pytest.mark.long
-    @pytest.mark.parametrize("step", [8, 16])
-    def test_an_evaluation_prevented_by_a_kill_comes_first(self, given, go_back, step):
-        """Killed after a checkpoint and before its scores were recorded, in the middle or at the end."""
-        changes = {"save_checkpoints_steps": 8, "num_train_epochs": 2.0, "seed": 4}
-        run(given, **changes)
-        best = packs.read_config(pack_of(given)).step
-        expected = keep_evaluations_before(given, step)
-        os.remove(pack_of(given))
-        go_back(step)
-        run(given, **changes)
-        assert evaluations_of(given) == expected
-        assert packs.read_config(pack_of(given)).step == best == 16
+        def save_and_copy(saver, session, path, global_step):
+            save(saver, session, path, global_step)
+            copy = str(tmp_path / f"killed-at-{global_step}")
+            if not os.path.exists(copy):
+                shutil.copytree(given["output_dir"], copy)
 
-    def test_a_run_with_evaluation_is_not_continued_without_it(self, given):
-        run(given)
-        assert_mentions(error_of(given, do_eval=False, do_predict=True), given["output_dir"], "--do_eval=true")
+        changes = {"save_checkpoints_steps": 8, "seed": 4}
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoints.RunSaver, "save", save_and_copy)
+            run(given, **changes)
+        expected, best = evaluations_of(given), packs.read_config(pack_of(given)).step
+        assert len(expected) == 2 and best == 16
+        late = str(tmp_path / "late")
+        shutil.copytree(str(tmp_path / "killed-at-8"), late)
+        shutil.copy(str(tmp_path / "killed-at-16" / "training.json"), late)  # with the evaluation of step 8
+        shutil.copy(pack_of(given), late)
+        for folder, known in (("killed-at-8", 0), ("killed-at-16", 1), ("late", 1)):
+            killed = dict(given, output_dir=str(tmp_path / folder), **changes)
+            assert len(evaluations_of(killed)) == known
+            run(killed)
+            assert evaluations_of(killed) == expected
+            assert packs.read(pack_of(killed)).fingerprint == packs.read(pack_of(given)).fingerprint
 
-    @pytest.mark.long
-    def test_a_damaged_history_is_an_error(self, given):
-        run(given)
-        with open(os.path.join(given["output_dir"], "training.json"), "w") as file:
+    def test_a_run_with_evaluation_is_not_continued_without_it(self, trained):
+        message = error_of(trained, do_train=True, do_predict=True)
+        assert_mentions(message, trained["output_dir"], "--do_eval=true")
+
+    def test_a_damaged_history_is_an_error(self, finished):
+        with open(os.path.join(finished["output_dir"], "training.json"), "w") as file:
             file.write('{"evaluations": [{"loss": 1}], "seconds": 1, "steps": 1, "examples": 8}')
-        assert_mentions(message_of(run, given), "training.json", "damaged")
+        assert_mentions(message_of(run, finished, **TRAINING), "training.json", "damaged")
 
-
-class TestEarlyStopping:
     @pytest.mark.long
-    def test_a_run_without_a_new_best_score_stops_and_stays_stopped(self, given, log):
-        changes = {"learning_rate": 0.0, "eval_every_steps": 4, "early_stopping_patience": 2}
-        run(given, **changes)
+    def test_a_run_that_learns_nothing_is_reported_stops_early_and_stays_stopped(self, given, tmp_path, log):
+        prefix = write_bert_with_head(tmp_path / "one", 0.0, [0.0, 5.0])
+        changes = {"init_checkpoint": prefix, "learning_rate": 0.0, "eval_every_steps": 4}
+        assert run(given, early_stopping_patience=2, **changes).collapsed is True
         assert steps_of(given) == [4, 8, 12]
         assert checkpoints.read_step(tf.train.latest_checkpoint(given["output_dir"])) == 12
-        assert any(line.startswith("Stopping early: matthews") for line in log)
-        run(given, **changes)
+        text = "\n".join(log)
+        assert_mentions(text, "Collapsed: all predictions are the same", "Stopping early: matthews")
+        assert any("Dev set at step 8" in line and "(collapsed" in line for line in log)
+        run(given, early_stopping_patience=2, **changes)
         assert steps_of(given) == [4, 8, 12]
-        assert any("stopped early at step 12" in line for line in log)
-
-    @pytest.mark.parametrize("changes", [{"do_eval": False}, {"eval_every_steps": 0}])
-    def test_it_needs_evaluation_during_training(self, given, changes):
-        message = error_of(given, early_stopping_patience=2, **changes)
-        assert_mentions(message, "--early_stopping_patience", "--do_eval", "--eval_every_steps")
+        assert_mentions("\n".join(log)[len(text) :], "stopped early at step 12")
 
 
 class TestFailures:
@@ -254,31 +212,31 @@ class TestFailures:
         assert names and all(np.isfinite(reader.get_tensor(name)).all() for name in names)
 
     def test_a_loss_that_is_nan_from_the_start_is_an_error(self, given, tmp_path):
-        def add_head():
-            tf.get_variable("output_weights", initializer=np.full([2, TINY["hidden_size"]], np.nan, np.float32))
-            tf.get_variable("output_bias", initializer=np.zeros([2], np.float32))
-
-        prefix = write_bert(str(tmp_path / "nan"), tiny_config(), AdapterConfig(size=4), extra=add_head)
+        prefix = write_bert_with_head(tmp_path / "nan", np.nan, [0.0, 0.0])
         message = message_of(run, given, init_checkpoint=prefix, do_eval=False)
         assert_mentions(message, "at step 1", "--learning_rate", "none were saved")
 
+    def test_a_run_does_not_continue_with_changed_data(self, trained, cola_dir, tmp_path):
+        data_dir = shutil.copytree(cola_dir, str(tmp_path / "data"))
+        with open(os.path.join(data_dir, "train.tsv"), "a") as file:
+            file.write("tst\t1\t\tthe cat is big .\n")
+        message = error_of(trained, data_dir=data_dir, **TRAINING)
+        assert re.search("train_data was sha256:.*, is sha256:", message)
+
+    @pytest.mark.long
+    def test_a_folder_without_a_checkpoint_can_be_used_with_other_settings(self, given):
+        os.makedirs(given["output_dir"])
+        with open(os.path.join(given["output_dir"], "settings.json"), "w") as file:
+            file.write('{"learning_rate": 7.0, "facts": {"train_data": "sha256:0"}}')
+        run(given, num_train_epochs=0.2)
+        assert read_json(given["output_dir"], "settings.json")["learning_rate"] == given["learning_rate"]
+
 
 class TestResults:
-    @pytest.mark.long
-    def test_a_run_that_always_predicts_one_class_is_reported(self, given, tmp_path, log):
-        def add_head():
-            tf.get_variable("output_weights", initializer=np.zeros([2, TINY["hidden_size"]], np.float32))
-            tf.get_variable("output_bias", initializer=np.array([0.0, 5.0], np.float32))
-
-        prefix = write_bert(str(tmp_path / "one"), tiny_config(), AdapterConfig(size=4), extra=add_head)
-        assert run(given, init_checkpoint=prefix, learning_rate=0.0).collapsed is True
-        assert any("Collapsed: all predictions are the same" in line for line in log)
-        assert any("Dev set at step 8" in line and "(collapsed" in line for line in log)
-
-    def test_results_json_contains_everything(self, given, cola_dir, log):
-        returned = run(given, learning_rate=1e-2)
-        results, text = read_json(given["output_dir"], "results.json"), read_results(given["output_dir"])
-        assert results == json.loads(json.dumps(returned.as_dict()))
+    def test_results_json_contains_everything(self, trained_run, cola_dir):
+        folder = trained_run.flags["output_dir"]
+        results, text = read_json(folder, "results.json"), read_results(folder)
+        assert results == json.loads(json.dumps(trained_run.results.as_dict()))
         assert (results["task"], results["primary_metric"], results["seed"]) == ("CoLA", "matthews", 1)
         assert results["metrics"] == {name: text["eval_" + name] for name in ("matthews", "accuracy")}
         assert (results["loss"], results["step"]) == (text["eval_loss"], text["global_step"])
@@ -287,48 +245,31 @@ class TestResults:
         assert (results["settings"]["learning_rate"], results["settings"]["data_dir"]) == (1e-2, cola_dir)
         assert results["versions"]["tensorflow"] == tf.version.VERSION
         training = results["training"]
-        assert training["steps_computed"] == 24
-        assert training["examples_per_second"] == pytest.approx(24 * 8 / training["seconds"], rel=1e-2)
-        assert {name: split["examples"] for name, split in results["data"].items()} == {"train": 64, "dev": 24}
+        assert training["steps_computed"] == 16
+        assert training["examples_per_second"] == pytest.approx(16 * 8 / training["seconds"], rel=1e-2)
+        sizes = {name: split["examples"] for name, split in results["data"].items()}
+        assert sizes == {"train": 64, "dev": 24, "test": 10}
         assert results["fingerprints"]["base"].startswith("sha256:")
-        assert results["collapsed"] is False and not any("Collapsed" in line for line in log)
+        assert results["collapsed"] is False and not any("Collapsed" in line for line in trained_run.log)
 
     @pytest.mark.long
-    def test_fingerprints_tell_bases_and_data_apart(self, given, tmp_path):
-        first = run(given)
+    def test_fingerprints_tell_bases_and_data_apart(self, given, trained_run, tmp_path):
         prefix = write_bert(str(tmp_path / "bert"), tiny_config(), seed=8)
         data_dir = write_cola(str(tmp_path / "cola"), train=56)
-        other = run(given, init_checkpoint=prefix, data_dir=data_dir, output_dir=str(tmp_path / "other"))
+        first, other = trained_run.results, run(given, init_checkpoint=prefix, data_dir=data_dir)
         assert first.fingerprints["base"] != other.fingerprints["base"]
         assert first.data["train"]["fingerprint"] != other.data["train"]["fingerprint"]
         assert first.data["dev"]["fingerprint"] == other.data["dev"]["fingerprint"]
 
-    @pytest.mark.long
-    def test_a_later_evaluation_reports_how_the_weights_were_trained(self, given, tmp_path):
-        first = run(given)
-        later = run(given, do_train=False, train_batch_size=32, learning_rate=5e-5, num_train_epochs=9.0)
+    def test_a_later_evaluation_reports_how_the_weights_were_trained(self, finished, trained_run, tmp_path):
+        first = trained_run.results
+        later = run(finished, do_eval=True, train_batch_size=32, learning_rate=5e-5, num_train_epochs=9.0)
         for name in ("train_batch_size", "learning_rate", "num_train_epochs"):
             assert later.settings[name] == first.settings[name]
         for name in ("training", "fingerprints", "metrics", "seed"):
             assert getattr(later, name) == getattr(first, name)
-        elsewhere = {"init_checkpoint": given["output_dir"], "output_dir": str(tmp_path / "new")}
-        assert run(given, do_train=False, **elsewhere).fingerprints == first.fingerprints
-
-    @pytest.mark.long
-    def test_a_run_does_not_continue_with_changed_data(self, given, cola_dir, tmp_path):
-        data_dir = shutil.copytree(cola_dir, str(tmp_path / "data"))
-        run(given, data_dir=data_dir)
-        with open(os.path.join(data_dir, "train.tsv"), "a") as file:
-            file.write("tst\t1\t\tthe cat is big .\n")
-        assert re.search("train_data was sha256:.*, is sha256:", error_of(given, data_dir=data_dir))
-
-    @pytest.mark.long
-    def test_a_folder_without_a_checkpoint_can_be_used_with_other_settings(self, given):
-        os.makedirs(given["output_dir"])
-        with open(os.path.join(given["output_dir"], "settings.json"), "w") as file:
-            json.dump({"learning_rate": 7.0, "facts": {"train_data": "sha256:0"}}, file)
-        run(given, num_train_epochs=0.2)
-        assert read_json(given["output_dir"], "settings.json")["learning_rate"] == given["learning_rate"]
+        elsewhere = {"init_checkpoint": finished["output_dir"], "output_dir": str(tmp_path / "new")}
+        assert run(finished, do_eval=True, **elsewhere).fingerprints == first.fingerprints
 
 
 def scalars(folder: str) -> Dict[str, Dict[int, float]]:
@@ -344,20 +285,20 @@ def scalars(folder: str) -> Dict[str, Dict[int, float]]:
 
 
 class TestProgress:
-    def test_tensorboard_shows_loss_learning_rate_and_metrics(self, given, log):
-        run(given)
-        training, dev = scalars(given["output_dir"]), scalars(os.path.join(given["output_dir"], "eval"))
+    def test_tensorboard_shows_loss_learning_rate_and_metrics(self, trained_run):
+        folder = trained_run.flags["output_dir"]
+        training, dev = scalars(folder), scalars(os.path.join(folder, "eval"))
         assert len(training["loss"]) > 1 and max(training["learning_rate"]) > 12
-        # Two steps of warm-up, then linearly from 3e-3 to 0 at step 24; a summary has the number of the next step.
+        # One step of warm-up, then linearly from 1e-2 to 0 at step 16; a summary has the number of the next step.
         for step, rate in training["learning_rate"].items():
-            past = step - 1
-            assert rate == pytest.approx(3e-3 * past / 2 if past < 2 else 3e-3 * (1 - past / 24), rel=1e-5)
-        assert len(evaluations_of(given)) == 3
-        for entry in evaluations_of(given):
+            assert rate == pytest.approx(1e-2 * (1 - (step - 1) / 16) if step > 1 else 0.0, rel=1e-5)
+        entries = evaluations_of(trained_run.flags)
+        assert len(entries) == 2
+        for entry in entries:
             for name, value in dict(entry["metrics"], loss=entry["loss"]).items():
                 assert dev[name][entry["step"]] == pytest.approx(value)
-        pattern = r"step 24/24  loss \d+\.\d{4}  lr \d\.\d\de-\d\d  \d+\.\d examples/s  0:00 left"
-        assert any(re.fullmatch(pattern, line) for line in log)
+        pattern = r"step 16/16  loss \d+\.\d{4}  lr \d\.\d\de-\d\d  \d+\.\d examples/s  0:00 left"
+        assert any(re.fullmatch(pattern, line) for line in trained_run.log)
 
     @pytest.mark.long
     def test_a_terminal_shows_a_bar_with_log_lines_above_it(self, given):
@@ -375,6 +316,6 @@ class TestProgress:
             output += part
         assert process.wait() == 0
         text = output.decode("utf-8", "replace")
-        assert re.search(r"100%\|.*24/24 \[.*loss \d+\.\d{4}, lr \d\.\d\de-\d\d, \d+\.\d examples/s", text)
+        assert re.search(r"100%\|.*16/16 \[.*loss \d+\.\d{4}, lr \d\.\d\de-\d\d, \d+\.\d examples/s", text)
         assert "Dev set at step 8" in text
-        assert "step 24/24  loss" not in text
+        assert "step 16/16  loss" not in text

@@ -1,4 +1,4 @@
-"""Settings in groups: what is valid, what tells two runs apart, and what follows from them."""
+"""Settings: what is valid, what tells two runs apart, and what follows from them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import math
 
 import pytest
 
+import adapter_layers
 from adapter_bert.devices.device import Device
+from adapter_bert.model import adapter_config
+from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.settings.flags import MODEL, TRAINING, setting
 from adapter_bert.settings.groups import RunSettings, Settings, parse_layers
+from adapter_bert.settings.squad import SquadSettings
 from tests.helpers import VOCABULARY, assert_mentions, message_of
 
 TPU = {"use_tpu": True, "tpu_name": "grpc://10.0.0.2:8470"}
@@ -26,11 +30,13 @@ COUNTS = (
     "train_batch_size eval_batch_size predict_batch_size save_checkpoints_steps iterations_per_loop num_tpu_cores "
     "gradient_accumulation_steps"
 )
+SQUAD_COUNTS = ("doc_stride", "max_query_length", "n_best_size", "max_answer_length")
+SQUAD = {"do_train": True, "train_file": "train.json", "output_dir": "out"}
 
 
 @pytest.mark.parametrize(
     "name, valid, invalid, expected",
-    [(name, 1, 0, "1 or more") for name in COUNTS.split()]
+    [(name, 1, 0, "1 or more") for name in (*COUNTS.split(), *SQUAD_COUNTS)]
     + [
         ("max_seq_length", 3, 2, "3 or more"),
         ("learning_rate", 0.0, -1e-9, "0 or more"),
@@ -43,12 +49,17 @@ COUNTS = (
         ("early_stopping_patience", None, 0, "1 or more"),
         ("tuning_mode", "full", "ful", "Did you mean 'full'? Available: adapter, full"),
         ("adapter_layers", "1-3", "3-1", "0-5"),
+        ("adapter_layers", "all", "x", "0-5"),
+        ("null_score_diff_threshold", math.inf, math.nan, "--null_score_diff_threshold"),
     ],
 )
 def test_a_value_outside_its_limits_is_an_error(name, valid, invalid, expected):
-    Settings(**{"do_train": True, name: valid}).validate()
-    message = message_of(Settings(**{"do_train": True, name: invalid}).validate)
-    assert_mentions(message, f"--{name}", invalid, expected)
+    make = Settings
+    if name in SQUAD_COUNTS or name == "null_score_diff_threshold":
+        make = SquadSettings
+    given = SQUAD if make is SquadSettings else {"do_train": True}
+    make(**dict(given, **{name: valid})).validate()
+    assert_mentions(message_of(make(**dict(given, **{name: invalid})).validate), f"--{name}", invalid, expected)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +73,7 @@ def test_a_value_outside_its_limits_is_an_error(name, valid, invalid, expected):
         ({"train_batch_size": 8, "gradient_accumulation_steps": 3}, ["--gradient_accumulation_steps=3", "=8"]),
         ({"adapter_pack": "x.safetensors"}, ["--adapter_pack=x.safetensors", "--init_checkpoint"]),
         ({"output_dir": "runs/[1]"}, ["--output_dir=runs/[1]", "pattern"]),
+        ({"output_dir": "b?"}, ["--output_dir=b?", "pattern"]),
         ({"init_checkpoint": "bert*"}, ["--init_checkpoint=bert*", "pattern"]),
         ({"early_stopping_patience": 2}, ["--early_stopping_patience", "--do_eval=true"]),
         ({"eval_every_steps": 5}, ["--eval_every_steps", "--do_eval=true"]),
@@ -77,8 +89,41 @@ def test_values_that_contradict_each_other_are_an_error(changes, facts):
     assert_mentions(message_of(Settings(**dict({"do_train": True}, **changes)).validate), *facts)
 
 
+@pytest.mark.parametrize(
+    "changes, facts",
+    [
+        ({}, ["--data_dir", "--train_file", "CoLA"]),
+        ({"data_dir": "x", "task_name": "mrcp"}, ["mrcp", "Did you mean 'MRPC'?", "--train_file"]),
+        ({"data_dir": "x", "task_name": "CoLA", "primary_metric": "f2"}, ["--primary_metric", "Did you mean 'f1'?"]),
+        ({"train_file": "x.csv", "task_type": "ranking"}, ["--task_type", "ranking", "regression"]),
+        ({"train_file": "x.csv", "dev_fraction": 1.0}, ["--dev_fraction", "1.0"]),
+        ({"train_file": "x.csv", "labels": "a"}, ["--labels"]),
+    ],
+)
+def test_data_of_a_classifier_is_checked(changes, facts):
+    assert_mentions(message_of(ClassifierSettings(do_train=True, **changes).validate), *facts)
+
+
+@pytest.mark.parametrize(
+    "changes, facts",
+    [
+        ({"train_file": None}, ["--do_train", "--train_file"]),
+        ({"do_eval": True}, ["--do_eval", "--predict_file"]),
+        ({"do_predict": True}, ["--do_predict", "--predict_file"]),
+        ({"doc_stride": 400}, ["--doc_stride=400", "--max_seq_length=384"]),
+        ({"do_predict": True, "predict_file": "out/predictions.json"}, ["out/predictions.json", "--output_dir"]),
+    ],
+)
+def test_files_and_windows_of_squad_are_checked(changes, facts):
+    assert_mentions(message_of(SquadSettings(**dict(SQUAD, **changes)).validate), *facts)
+
+
 def test_adapter_settings_do_not_matter_without_adapters():
     Settings(do_train=True, tuning_mode="full", adapter_size=0, adapter_layers="none").validate()
+
+
+def test_known_activations_are_those_of_the_graph():
+    assert tuple(sorted(adapter_layers.ACTIVATIONS)) == adapter_config.ACTIVATION_NAMES
 
 
 @pytest.mark.parametrize(
@@ -86,6 +131,29 @@ def test_adapter_settings_do_not_matter_without_adapters():
 )
 def test_layers_are_numbers_and_ranges(text, layers):
     assert parse_layers(text) == layers
+
+
+@pytest.mark.parametrize(
+    "make, name, phase",
+    [
+        (ClassifierSettings, "train_file", "do_train"),
+        (ClassifierSettings, "dev_file", "do_eval"),
+        (ClassifierSettings, "test_file", "do_predict"),
+        (SquadSettings, "train_file", "do_train"),
+        (SquadSettings, "predict_file", "do_eval"),
+        (SquadSettings, "predict_file", "do_predict"),
+    ],
+)
+def test_only_files_that_are_read_must_exist(make, name, phase):
+    make(**{name: "no.file"}).check_paths()
+    make(**{name: "gs://bucket/no.file", phase: True}).check_paths()  # only TensorFlow can check this
+    assert_mentions(message_of(make(**{name: "no.file", phase: True}).check_paths), f"--{name}=no.file")
+
+
+def test_a_finished_run_needs_no_initial_weights(tmp_path):
+    ClassifierSettings(init_checkpoint="no.ckpt", output_dir=str(tmp_path)).check_paths()
+    message = message_of(ClassifierSettings(init_checkpoint="no.ckpt", output_dir="no").check_paths)
+    assert_mentions(message, "--init_checkpoint=no.ckpt")
 
 
 @pytest.mark.parametrize(
