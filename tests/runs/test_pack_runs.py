@@ -173,43 +173,37 @@ class TestInterrupted:
         class Killed(BaseException):
             pass
 
-        class Countdown:
-            left = None
+        countdown = []  # Steps until the kill, the last one first; empty if nothing fails
 
-            def step(self):
-                if self.left is not None:
-                    self.left -= 1
-                    if self.left < 0:
-                        raise Killed
+        def take_step():
+            if countdown and countdown.pop() == "last":
+                raise Killed
 
-        countdown = Countdown()
         for owner, name in calls:
             original = getattr(owner, name)
 
             def call(*args, _original=original, **kwargs):
-                countdown.step()
+                take_step()
                 result = _original(*args, **kwargs)
-                countdown.step()
+                take_step()
                 return result
 
             monkeypatch.setattr(owner, name, call)
 
-        step, kills, outcomes = 0, 0, set()
+        kills, outcomes = 0, set()
         assert found() is None
-        for _ in range(6):
-            step += 1
+        for step in range(1, 7):
             save(step)
             assert found() == step
         for patience in range(40):
             before, step = found(), step + 1
-            countdown.left = patience
+            countdown[:] = ["last"] + ["other"] * patience
             try:
                 save(step)
-                countdown.left = None
+                countdown.clear()
                 break
             except Killed:
                 kills += 1
-            countdown.left = None
             assert found() in (before, step)
             outcomes.add("new" if found() == step else "old")
         assert kills >= 10 and outcomes == {"old", "new"}

@@ -153,6 +153,8 @@ class TestErrors:
             ({"train_batch_size": 1000}, [1000, "less than one step"]),
             ({"output_dir": "nothere://bucket/run"}, ["nothere"]),
             ({"data_dir": "/nowhere/at/all"}, ["/nowhere/at/all"]),
+            ({"data_dir": "bad", "do_eval": True}, ["dev.tsv, line 2", "'2'"]),
+            ({"data_dir": "bad", "do_predict": True}, ["test.tsv", "does not exist", "train.tsv"]),
             ({"init_checkpoint": "/nowhere/bert_model.ckpt"}, ["/nowhere/bert_model.ckpt"]),
             ({"bert_config_file": "/nowhere/bert_config.json"}, ["/nowhere/bert_config.json"]),
             ({"vocab_file": "/nowhere/vocab.txt"}, ["/nowhere/vocab.txt"]),
@@ -166,26 +168,10 @@ class TestErrors:
     def test_errors_come_before_anything_is_written(self, given, tiny_bert, tmp_path, monkeypatch, changes, facts):
         monkeypatch.chdir(tmp_path)
         shutil.copytree(tiny_bert, "cased_L-12_H-768_A-12")
+        os.remove(os.path.join(write_cola("bad"), "test.tsv"))
+        write_file(tmp_path, "bad/dev.tsv", "a\t1\t\tthe cat .\na\t2\t\tthe cat .\n")
         write_file(tmp_path, "short.txt", "\n".join(VOCABULARY[:-1]) + "\n")
         assert_mentions(error_of(dict(given, do_train=True), **changes), *facts)
-
-    @pytest.mark.parametrize(
-        "file, text, facts",
-        [
-            ("train.tsv", "a\t1\t\tthe cat .\nb\t1\n", ["train.tsv, line 2", 4]),
-            ("dev.tsv", "a\t2\t\tthe cat .\n", ["dev.tsv, line 1", "'2'"]),
-            ("test.tsv", "index\tsentence\n", ["test.tsv", "no examples"]),
-            ("dev.tsv", None, ["dev.tsv", "does not exist", "train.tsv"]),
-        ],
-    )
-    def test_a_bad_file_is_an_error_with_its_line(self, given, tmp_path, file, text, facts):
-        data = tmp_path / "data"
-        write_cola(str(data))
-        (data / file).unlink()
-        if text is not None:
-            (data / file).write_text(text)
-        message = error_of(given, data_dir=str(data), do_train=True, do_eval=True, do_predict=True)
-        assert_mentions(message, *facts)
 
     def test_an_output_folder_with_a_run_of_other_settings(self, trained):
         message = error_of(trained, do_train=True, do_eval=True, learning_rate=5e-4, num_train_epochs=3.0)

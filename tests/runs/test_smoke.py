@@ -88,12 +88,6 @@ def test_prediction_writes_a_row_of_probabilities_for_each_test_example(flags, f
     np.testing.assert_allclose(rows.sum(axis=1), 1.0, atol=1e-5)
 
 
-def test_a_pack_on_its_base_gives_the_scores_of_its_training_to_the_last_digit(flags, finished_run, tmp_path):
-    pack, output_dir = os.path.join(flags["output_dir"], "adapter_pack.safetensors"), str(tmp_path / "new")
-    run_successfully(dict(flags, adapter_pack=pack, output_dir=output_dir, do_eval=True))
-    assert read_results(output_dir) == read_results(flags["output_dir"])
-
-
 def test_checkpoints_hold_what_is_trained_and_nothing_of_the_frozen_base(flags, finished_run):
     held = {name for name in checkpoint_tensors(flags["output_dir"]) if not name.endswith(("/adam_m", "/adam_v"))}
     assert {re.search("adapters/|LayerNorm/|output_|global_step", name) is not None for name in held} == {True}
