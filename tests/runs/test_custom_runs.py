@@ -102,6 +102,14 @@ class TestRegression:
         assert [row[0] for row in rows[1:]] == [str(index) for index in range(30)]
         np.testing.assert_allclose([float(row[1]) for row in rows[1:]], np.clip(values, 0, 5), atol=5e-4)
 
+    def test_a_score_out_of_range_is_an_error_with_its_line(self, stsb):
+        path = os.path.join(stsb["data_dir"], "train.tsv")
+        lines = read_text(path).splitlines()
+        lines[2] = lines[2].rpartition("\t")[0] + "\t7.500"
+        with open(path, "w") as file:
+            file.write("\n".join(lines) + "\n")
+        assert_mentions(error_of(stsb, do_train=True), "train.tsv, line 3", "0 to 5", "'7.500'")
+
     def test_a_regression_has_no_class_weights(self, stsb):
         assert_mentions(error_of(stsb, do_train=True, class_weights="balanced"), "--class_weights=balanced")
 
