@@ -30,10 +30,10 @@ def choose(names: Sequence[str], seed: int, count: Optional[int], fraction: floa
     """Return `count` or a fraction of the titles for the dev file; raise a `UserError` if a file would be empty."""
     if len(names) < 2:
         raise errors.UserError("The file has 1 article, expected at least two: add entries to the list `data`.")
-    if not 0 < fraction < 1:
-        raise errors.UserError(f"--dev_fraction={fraction:g}: expected a number between 0 and 1.")
     most = len(names) - 1
     if count is None:
+        if not 0 < fraction < 1:
+            raise errors.UserError(f"--dev_fraction={fraction:g}: expected a number between 0 and 1.")
         count = min(max(round(fraction * len(names)), 1), most)
     if not 1 <= count <= most:
         raise errors.UserError(f"--dev_articles={count}: expected 1 to {most}; there are {len(names)} articles.")

@@ -94,7 +94,6 @@ def test_an_unknown_encoding_is_reported(tmp_path, encoding):
     "content, kind, remedy",
     [
         (b"PK\x03\x04" + bytes(100), "Excel workbook (.xlsx) or another ZIP archive", "CSV"),
-        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(100), "old Excel workbook", "CSV"),
         (b"\x1f\x8b\x08" + bytes(100), "gzip", "gunzip"),
         (b"%PDF-1.4 and so on", "PDF", "CSV"),
         (b"text,label\nsome thing,\0\n", "line 2: found a NUL byte", "CSV"),
@@ -137,7 +136,6 @@ def test_rows_have_the_line_in_which_they_start_whatever_the_line_end(tmp_path, 
     "name, content, options, expected",
     [
         # Other Unicode line breaks do not end a line.
-        ("a.csv", "text,label\na\u2028b\x0bc\x85d,x\n", {}, [("a\u2028b\x0bc\x85d", "x")]),
         ("a.tsv", "text\tlabel\na\u2028b\x0bc\x85d\tx\n", {}, [("a\u2028b\x0bc\x85d", "x")]),
         # Quotes are text in TSV and enclose cells in CSV, unless --quoting says otherwise.
         ("a.tsv", 'text\tlabel\n"one\tx\n"two"\ty\n', {}, [('"one', "x"), ('"two"', "y")]),
@@ -151,7 +149,6 @@ def test_rows_have_the_line_in_which_they_start_whatever_the_line_end(tmp_path, 
         ("a.csv", "text,label\none,x,,\n", {}, [("one", "x")]),
         # The delimiter is the one that gives the columns.
         ("a.csv", "text;label\na, b;x\n", {}, [("a, b", "x")]),
-        ("a.csv", '"text";"label"\na, b;x\n', {}, [("a, b", "x")]),
         ("a.csv", 'a;"b,c,d,e";text;label\n0;0;a, b;x\n', {}, [("a, b", "x")]),
         ("a.csv", "text;label;price, net, gross, vat\na, b;x;0\n", {}, [("a, b", "x")]),
     ],
@@ -161,8 +158,10 @@ def test_a_table_is_read_as_meant(tmp_path, name, content, options, expected):
 
 
 def test_a_cell_may_exceed_the_default_limit_of_the_csv_module(tmp_path):
-    path = write_file(tmp_path, "a.csv", "text,label\n{},x\n".format("a" * 131_073))
-    assert len(cells(path, "text")[0][0]) == 131_073
+    limit = csv.field_size_limit()
+    path = write_file(tmp_path, "a.csv", "text,label\n{},x\n".format("a" * (limit + 1)))
+    assert len(cells(path, "text")[0][0]) == limit + 1
+    assert csv.field_size_limit() == limit
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -185,12 +184,7 @@ def test_a_quote_that_does_not_close_is_reported_with_the_line_in_which_the_cell
         # Without names, the delimiter is the one that gives rows of equal length.
         ("good; very; good,x\nbad,y\n", ["1", "2"], None, {1: ("good; very; good", "x"), 2: ("bad", "y")}),
         # The News Aggregator corpus is tab-separated in spite of its name.
-        (
-            '"Fed, again\tb\nOil, gas, coal\tb\n',
-            ["1", "2"],
-            None,
-            {1: ('"Fed, again', "b"), 2: ("Oil, gas, coal", "b")},
-        ),
+        ('"Fed, up\tb\nOil\tb\n', ["1", "2"], None, {1: ('"Fed, up', "b"), 2: ("Oil", "b")}),
     ],
 )
 def test_columns_are_given_by_name_or_number(tmp_path, content, columns, header, expected):
@@ -216,9 +210,7 @@ def test_a_repeated_name_is_an_error_only_where_it_is_used(tmp_path):
         (["text"], "text,label\none,x\nwell, well,y\n", ["line 3", "expected 2", "found 3", "comma", "double quotes"]),
         (["text"], 'text\tlabel\n"a\tb\tx\n', ["line 2", "expected 2", "found 3", "tab", "--quoting=true"]),
         (["text", "label"], 'text\tlabel\n"one\ntwo"\tx\n', ["line 2", "'label'", "--quoting=true"]),
-        (["text"], "", ["no rows"]),
         (["text"], "\n \n", ["no rows"]),
-        (["text"], '""\n', ["no rows"]),
         (["text"], "text,label\n", ["no rows"]),
     ],
 )
@@ -248,7 +240,6 @@ def test_json_lines_and_arrays_are_read(tmp_path, name):
         ("a.jsonl", '{"text": "b", "labels": 1}', ["line 2", "'label'", "text, labels", "null"]),
         ("a.jsonl", '{"text": ["b"], "label": 1}', ["line 2", "'text'", '["b']),
         ("a.json", '[{"text": "a"},', ["JSON array", "column"]),
-        ("a.json", "[]", ["no rows"]),
         ("a.json", '[{"txt": "a", "label": 0}]', ["'text'", "'txt'?"]),
     ],
 )
@@ -295,9 +286,8 @@ def test_files_in_folders_are_rows_sorted_by_name_with_the_folder_as_label(tmp_p
 
 
 def test_a_whole_archive_is_read_without_extracting_it(tmp_path):
-    path = write_archive(
-        tmp_path, "a.tar.gz", {"README": b"", "train/x/1": b"a", "./test/x/1": b"b", "test/y/.z": b"c"}
-    )
+    files = {"README": b"", "train/x/1": b"a", "./test/x/1": b"b", "test/y/.z": b"c"}
+    path = write_archive(tmp_path, "a.tar.gz", files)
     assert cells(path, "text", "label") == [("b", "x"), ("a", "x")]
     assert os.listdir(str(tmp_path)) == ["a.tar.gz"]
 

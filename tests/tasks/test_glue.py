@@ -17,116 +17,68 @@ from tests.helpers import SHARED, as_tuples, assert_mentions, message_of, write_
 GLUE_DATA = os.path.join(SHARED, "data", "glue_data")
 Layout = Tuple[str, List[Tuple[str, Optional[str], Optional[str]]]]
 
+# Another order of the classes would break every model trained before.
+BINARY = ("0", "1")
+TWO_WAY = ("entailment", "not_entailment")
+THREE_WAY = ("contradiction", "entailment", "neutral")
+
+# The columns of texts and labels in the published headers.
+TEXTS = {"sentence", "sentence1", "sentence2", "question", "question1", "question2"}
+TEXTS |= {"#1 String", "#2 String", "Premise", "Hypothesis"}
+LABELS = {"label", "Label", "gold_label", "Quality", "score", "is_duplicate"}
+
 
 def table(*rows: str) -> str:
     """Return tab-separated rows; cells are separated by `|` here."""
     return "".join(row.replace("|", "\t") + "\n" for row in rows)
 
 
-def layout(columns: str, *rows: str, header: bool = True) -> Layout:
-    """Return the content of a file, and the (text_a, text_b, label) in it; None for a column that it does not have.
-
-    The first row names all columns. `columns` names those with text_a, text_b and label.
-    """
-    names, *cells = [row.lstrip("\ufeff").split("|") for row in rows]
-    named = [dict(zip(names, row)) for row in cells]
-    a, b, label = columns.split("|")
-    return table(*rows[0 if header else 1 :]), [(row[a], row.get(b), row.get(label)) for row in named]
-
-
-def splits(columns: str, labelled: List[str], test: List[str], header: bool = True) -> Dict[str, Layout]:
-    train = layout(columns, *labelled, header=header)
-    return {"train.tsv": train, "dev.tsv": train, "test.tsv": layout(columns, *test)}
+def layout(header: str, *labels: str, has_header: bool = True) -> Layout:
+    """Return the content of a file with one row per label, or one without a label; and its (text_a, text_b, label)."""
+    rows, expected = [header] if has_header else [], []
+    names = header.lstrip("\ufeff").split("|")
+    for number, label in enumerate(labels or [None]):
+        # Quotes are text, and spaces at the end are kept.
+        cells = {name: label if name in LABELS else f'"{name} {number} ' for name in names}
+        text_a, *text_b = [cell for name, cell in cells.items() if name in TEXTS]
+        rows.append("|".join(cells.values()))
+        expected.append((text_a, text_b[0] if text_b else None, label))
+    return table(*rows), expected
 
 
-def numbered_pairs(names: str, first: str, second: str) -> Dict[str, Layout]:
-    rows = [f'0|Who wrote "Zenyatta?|"In 1802.|{second}', f"1|A place of sorrow.|A place.|{first}"]
-    return splits(f"{names}|label", [f"index|{names}|label", *rows], [f"index|{names}", "0|Horses ran away.|They ran."])
+def splits(labelled: str, test: str, labels: Tuple[str, ...], has_header: bool = True) -> Dict[str, Layout]:
+    train = layout(labelled, *labels, has_header=has_header)
+    return {"train.tsv": train, "dev.tsv": train, "test.tsv": layout(test)}
 
 
-def mnli(genre: str, dev: str, test: str) -> Dict[str, Layout]:
-    columns = "sentence1|sentence2|gold_label"
-    rows = ["Cream skimming.|Skim it.|entailment|neutral", 'They said "no".|Yes|contradiction|contradiction']
-    rows = [MNLI_ROW + row for row in (*rows, "One of us.|We are many.|entailment|entailment")]
-    five_labels = "|label1|label2|label3|label4|label5|gold_label"
+def mnli(genre: str) -> Dict[str, Layout]:
+    header = "index|promptID|pairID|genre|s1_binary_parse|s2_binary_parse|s1_parse|s2_parse|sentence1|sentence2"
     return {
-        "train.tsv": layout(columns, MNLI + "|label1|gold_label", *rows),
-        f"dev_{genre}.tsv": layout(columns, MNLI + five_labels, MNLI_ROW + dev),
-        f"test_{genre}.tsv": layout(columns, MNLI, MNLI_ROW + test),
+        "train.tsv": layout(header + "|label1|gold_label", *THREE_WAY),
+        f"dev_{genre}.tsv": layout(header + "|label1|label2|label3|label4|label5|gold_label", *THREE_WAY),
+        f"test_{genre}.tsv": layout(header),
     }
 
 
-MNLI = "index|promptID|pairID|genre|s1_binary_parse|s2_binary_parse|s1_parse|s2_parse|sentence1|sentence2"
-MNLI_ROW = "0|31193|31193n|government|( p|( q|(ROOT p|(ROOT q|"
+MRPC = "#1 ID|#2 ID|#1 String|#2 String"
 STSB = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2"
-STSB_ROW = "0|main-captions|MSRvid|2012test|0001|none|none|"
+QUESTION = "index|question|sentence"
+PAIR = "index|sentence1|sentence2"
+DIAGNOSTICS = "Lexical Semantics|Predicate-Argument Structure|Logic|Knowledge|Domain|Premise|Hypothesis|Label"
 
-# Task -> file -> its published layout, and the texts and labels in it.
+# Task -> file -> its content in the published layout, and the texts and labels in it.
 LAYOUTS: Dict[str, Dict[str, Layout]] = {
-    "CoLA": splits(
-        "sentence||label",
-        ["source|label|mark|sentence", "gj04|1||Our friends won't buy this analysis.", "gj04|0|*|They drank the pub."],
-        ["index|sentence", "0|Bill whistled past the house."],
-        header=False,
-    ),
-    "SST-2": splits(
-        "sentence||label",
-        ["sentence|label", "hide new secretions from the parental units |0", "a gem |1"],
-        ["index|sentence", "0|uneasy mishmash ."],
-    ),
-    "MRPC": splits(
-        "#1 String|#2 String|Quality",
-        [
-            "\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String",
-            '1|702876|702977|He called " the witness " a liar .|" The witness lied .',
-            '0|2108705|2108831|"Yucaipa owned it .|Yucaipa bought it .',
-        ],
-        ["\ufeffindex|#1 ID|#2 ID|#1 String|#2 String", "0|1089874|1089925|PCCW 's chief reports .|\" He reports ."],
-    ),
-    "STS-B": splits(
-        "sentence1|sentence2|score",
-        [
-            STSB + "|score",
-            STSB_ROW + "A plane is taking off.|An air plane is taking off.|5.000",
-            STSB_ROW + 'A "large" flute.|A flute.|3.8',
-            STSB_ROW + "A man is smoking.|A man is skating.|0.000",
-        ],
-        [STSB, STSB_ROW + "A girl styles her hair.|A girl brushes her hair."],
-    ),
-    "QQP": splits(
-        "question1|question2|is_duplicate",
-        [
-            "id|qid1|qid2|question1|question2|is_duplicate",
-            '133273|213221|213222|How is "Naruto" so good?|Why is Naruto good?|1',
-            "402555|536040|536041|How do I stop time?||0",
-        ],
-        ["id|question1|question2", "0|Would the idea work?|Would it?"],
-    ),
-    "MNLI": mnli(
-        "matched",
-        "The new rights.|Everyone.|neutral|neutral|entailment|neutral|neutral|contradiction",
-        "Hierbas, ans seco.|An aperitif.",
-    ),
-    "MNLI-mm": mnli(
-        "mismatched",
-        "Your gift.|Thanks.|neutral|neutral|entailment|neutral|neutral|entailment",
-        "What have you decided?|Why?",
-    ),
-    "QNLI": numbered_pairs("question|sentence", "entailment", "not_entailment"),
-    "RTE": numbered_pairs("sentence1|sentence2", "entailment", "not_entailment"),
-    "WNLI": numbered_pairs("sentence1|sentence2", "0", "1"),
-    "AX": {
-        "diagnostic-full.tsv": layout(
-            "Premise|Hypothesis|Label",
-            "Lexical Semantics|Predicate-Argument Structure|Logic|Knowledge|Domain|Premise|Hypothesis|Label",
-            '||Negation||Artificial|The cat sat.|The cat did not "sit".|contradiction',
-            "Lexical entailment||||News|It rains cats.|It rains.|entailment",
-            "|||World knowledge|News|It rains.|It pours.|neutral",
-        ),
-        "diagnostic.tsv": layout(
-            "sentence1|sentence2|label", "index|sentence1|sentence2", "0|The cat sat.|The cat did not sit."
-        ),
-    },
+    "CoLA": splits("source|label|mark|sentence", "index|sentence", BINARY, has_header=False),
+    "SST-2": splits("sentence|label", "index|sentence", BINARY),
+    "MRPC": splits(f"\ufeffQuality|{MRPC}", f"\ufeffindex|{MRPC}", BINARY),
+    "STS-B": splits(f"{STSB}|score", STSB, ("5.000", "3.8", "0.000")),
+    "QQP": splits("id|qid1|qid2|question1|question2|is_duplicate", "id|question1|question2", BINARY),
+    "MNLI": mnli("matched"),
+    "MNLI-mm": mnli("mismatched"),
+    "QNLI": splits(f"{QUESTION}|label", QUESTION, TWO_WAY),
+    "RTE": splits(f"{PAIR}|label", PAIR, TWO_WAY),
+    "WNLI": splits(f"{PAIR}|label", PAIR, BINARY),
+    "AX": {"diagnostic-full.tsv": layout(DIAGNOSTICS, *THREE_WAY), "diagnostic.tsv": layout(PAIR)},
 }
 
 
@@ -134,13 +86,9 @@ def read(task_name: str, folder, split: str = "train") -> list:
     return as_tuples(tasks.read_examples(tasks.get(task_name), str(folder), split))
 
 
-def test_the_layouts_above_cover_every_task_file_and_label():
-    assert [task.name for task in glue.TASKS] == list(LAYOUTS)
-    for task in glue.TASKS:
-        files = [split.file for split in (task.train, task.dev, task.test) if split]
-        assert files == list(LAYOUTS[task.name])
-        labels = {label for _, rows in LAYOUTS[task.name].values() for _, _, label in rows if label}
-        assert labels == (set(task.labels) or {"0.000", "3.8", "5.000"})
+def test_the_layouts_above_cover_every_task_and_file():
+    files = {task.name: [split.file for split in (task.train, task.dev, task.test) if split] for task in glue.TASKS}
+    assert files == {name: list(layouts) for name, layouts in LAYOUTS.items()}
 
 
 @pytest.mark.parametrize("task_name", LAYOUTS)
@@ -173,12 +121,6 @@ def test_a_processor_returns_the_examples_of_its_task(tmp_path, processor, task_
     assert processor().get_labels() == list(tasks.get(task_name).labels)
 
 
-# Another order of the classes would break every model trained before.
-BINARY = ("0", "1")
-TWO_WAY = ("entailment", "not_entailment")
-THREE_WAY = ("contradiction", "entailment", "neutral")
-
-
 @pytest.mark.parametrize(
     "task_name, labels, metrics, submission, test_rows",
     [
@@ -204,45 +146,35 @@ def test_classes_metrics_and_submissions_are_the_published_ones(task_name, label
     assert task.label_range == ((0.0, 5.0) if task.is_regression else None)
 
 
-@pytest.fixture
-def xnli_dir(tmp_path):
+def test_xnli_reads_the_rows_of_its_language_and_the_spelling_of_its_training_files(tmp_path):
     for language, text in (("zh", "从概念上看"), ("de", "Begrifflich")):
         rows = ["premise|hypo|label", f"{text}|b|contradictory", f"{text}|c|neutral"]
         write_file(tmp_path, f"multinli/multinli.train.{language}.tsv", table(*rows))
+        texts = [("train-1", text, "b", "contradiction"), ("train-2", text, "c", "neutral")]
+        assert read(f"XNLI-{language}", tmp_path) == texts
+    header = "language|gold_label|s1_binary_parse|s2_binary_parse|s1_parse|s2_parse|sentence1|sentence2|promptID"
     rows = [
-        "language|gold_label|s1_binary_parse|s2_binary_parse|s1_parse|s2_parse|sentence1|sentence2|promptID",
-        "de|neutral|||||und er sagte|Er rief|1",
+        "de|neutral|||||er sagte|Er rief|1",
         "zh|contradiction|||||他说|他打|1",
-        "de|entailment|||||und er sagte|Er sprach|1",
+        "de|entailment|||||er sagte|Er sprach|1",
     ]
-    for split in ("dev", "test"):
-        write_file(tmp_path, f"xnli.{split}.tsv", table(*rows))
-    return tmp_path
-
-
-def test_xnli_reads_the_rows_of_its_language_and_the_spelling_of_its_training_files(xnli_dir):
-    assert read("XNLI", xnli_dir) == [
-        ("train-1", "从概念上看", "b", "contradiction"),
-        ("train-2", "从概念上看", "c", "neutral"),
-    ]
-    assert read("XNLI-de", xnli_dir)[0][1:] == ("Begrifflich", "b", "contradiction")
-    for split in ("dev", "test"):
-        assert read("XNLI", xnli_dir, split) == [(f"{split}-2", "他说", "他打", "contradiction")]
-        assert read("XNLI-de", xnli_dir, split) == [
-            (f"{split}-1", "und er sagte", "Er rief", "neutral"),
-            (f"{split}-3", "und er sagte", "Er sprach", "entailment"),
-        ]
-        assert_mentions(message_of(read, "XNLI-sw", xnli_dir, split), f"xnli.{split}.tsv", "no examples", "XNLI-sw")
-
-
-def test_the_xnli_processor_reads_chinese_by_default(xnli_dir):
-    processor, folder = XnliProcessor(), str(xnli_dir)
-    assert as_tuples(processor.get_train_examples(folder)) == read("XNLI", xnli_dir)
-    processor.language = "de"
-    assert as_tuples(processor.get_dev_examples(folder)) == read("XNLI-de", xnli_dir, "dev")
+    processor = XnliProcessor()
     assert processor.get_labels() == list(THREE_WAY)
+    for split in ("dev", "test"):
+        write_file(tmp_path, f"xnli.{split}.tsv", table(header, *rows))
+        chinese = [(f"{split}-2", "他说", "他打", "contradiction")]
+        german = [
+            (f"{split}-1", "er sagte", "Er rief", "neutral"),
+            (f"{split}-3", "er sagte", "Er sprach", "entailment"),
+        ]
+        for language, expected in (("zh", chinese), ("de", german)):
+            assert read(f"XNLI-{language}", tmp_path, split) == expected
+        assert_mentions(message_of(read, "XNLI-sw", tmp_path, split), f"xnli.{split}.tsv", "no examples", "XNLI-sw")
+    assert as_tuples(processor.get_test_examples(str(tmp_path))) == chinese
+    processor.language = "de"
+    assert as_tuples(processor.get_test_examples(str(tmp_path))) == german
     processor.language = "klingon"
-    assert_mentions(message_of(processor.get_dev_examples, folder), "'XNLI-klingon'")
+    assert_mentions(message_of(processor.get_dev_examples, str(tmp_path)), "'XNLI-klingon'")
 
 
 # Task -> rows of train, dev and test.

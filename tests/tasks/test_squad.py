@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import copy
 import gzip
 import json
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.squad import GoldAnswer
 from tests.helpers import SHARED, assert_mentions, message_of, write_file
@@ -51,10 +49,6 @@ def error_of(value) -> str:
     return message[len("squad.json") :]
 
 
-def ids(dataset: squad.Dataset) -> list:
-    return [question.id for question in dataset.questions()]
-
-
 V1 = [qa("a", ("cat", 4)), qa("b", ("dog", 17), ("The dog", 22))]
 V2 = [qa("a", ("cat", 4), is_impossible=False), qa("b", is_impossible=True, plausible_answers=[{"text": 1}])]
 TEST = [{"id": "a", "question": "Who?"}, {"id": "b", "question": "", "answers": []}]
@@ -76,8 +70,6 @@ def test_a_file_is_read_with_all_its_articles_in_order(tmp_path):
     ]
     assert [q.text for q in dataset.questions()] == ["Who is a?", "Who is b?", "Who is 0?"]
     assert dataset.golds() == {"a": ["cat"], "b": ["dog", "The dog"], "0": ["cat"]}
-    assert dataset.num_questions == 3
-    assert dataset.has_answers and not dataset.says_impossible
     marked = b"\xef\xbb\xbf" + json.dumps({"data": articles}, ensure_ascii=False).encode("utf-8")
     assert squad.read(write(tmp_path, marked)) == dataset
 
@@ -85,38 +77,30 @@ def test_a_file_is_read_with_all_its_articles_in_order(tmp_path):
 @pytest.mark.parametrize(
     "questions, impossible",
     [
+        (V1, ""),
         (V2, "b"),  # whose plausible answers do not count
         # Without the key, a question without answers is unanswerable if others have some.
         ([*V1, qa("c"), {"id": "d", "question": ""}, qa("e", is_impossible=False)], "cd"),
         ([qa("a"), qa("b", is_impossible=True)], "ab"),
+        (TEST, ""),
+        ([dict(question, is_impossible=False) for question in TEST], ""),
     ],
 )
 def test_questions_are_unanswerable_if_the_file_says_so_or_only_others_have_answers(questions, impossible):
     dataset = parse(*questions)
     assert [question.id for question in dataset.questions() if question.is_impossible] == list(impossible)
-    assert [dataset.golds()[name] for name in impossible] == [[] for _ in impossible]
-    assert dataset.has_answers and dataset.says_impossible
-
-
-@pytest.mark.parametrize("marks", [{}, {"is_impossible": False}])
-def test_a_test_file_has_neither_answers_nor_unanswerable_questions(marks):
-    dataset = parse(*(dict(question, **marks) for question in TEST))
-    assert not dataset.has_answers and not any(q.is_impossible or q.found for q in dataset.questions())
-    assert dataset.golds() == {"a": [], "b": []}
+    assert dataset.has_answers == any(question.get("answers") or impossible for question in questions)
+    assert dataset.says_impossible == any("is_impossible" in question for question in questions)
 
 
 @pytest.mark.parametrize(
     "text, given, start",
     [
-        ("cat", 4, 4),
         ("cat", 21, 4),  # 17 from the first, 18 from the second
-        ("cat", 22, 39),
         ("cat", 10**30, 54),
         ("cat", 4.0, 4),
         ("🐈 cat", 54, 52),  # offsets count code points
-        ("cat.", -4, 54),  # not from the end, as in a slice
         ("Cat", 4, None),
-        ("", 4, None),
         (" ", 3, None),
     ],
 )
@@ -153,14 +137,10 @@ def test_lone_surrogates_are_replaced_so_that_predictions_can_be_written():
 @pytest.mark.parametrize(
     "value, facts",
     [
-        (b'{"data":\n "caf\xe9"}', ["0xe9", "UTF-8"]),
         (gzip.compress(b"{}"), ["0x8b", "uncompressed"]),
-        (b"", ["line 1 column 1"]),
         (b'{"data": [\n  {]}', ["line 2 column 4"]),
         (b"[" * 100_000, ["JSON"]),
-        ([], ["object", "list"]),
         ({"version": "1.1", "articles": []}, ["'data'", "found: version, articles"]),
-        ({str(i): str(i) for i in range(99)}, ["'data'", "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 89 more"]),
     ],
     ids=lambda value: None if isinstance(value, list) else "file",
 )
@@ -169,26 +149,15 @@ def test_a_file_that_is_not_a_dataset_is_reported_with_the_expected_layout(tmp_p
     assert_mentions(message_of(squad.read, path), path, "SQuAD", '"paragraphs"', *facts)
 
 
-def test_a_missing_file_or_a_folder_is_reported(tmp_path):
-    for path in (tmp_path / "dev.json", tmp_path / "no" / "dev.json"):
-        assert_mentions(message_of(squad.read, str(path)), "dev.json", path.parent)
-    assert_mentions(message_of(squad.read, str(tmp_path)), tmp_path)
-    assert message_of(squad.read, "nosuch://bucket/dev.json")
-
-
-DELETE = "delete this value"
-
-
-def changed(place: str, value: object = DELETE) -> dict:
+def changed(place: str, value: object = None, delete: bool = False) -> dict:
     """Return a valid file of version 2.0 with one value changed or deleted."""
     top = content(paragraph(), paragraph(*copy.deepcopy(V2)))
     node, keys = top, [int(key) if key.isdigit() else key for key in re.findall(r"\w+", place)]
     for key in keys[:-1]:
         node = node[key]
-    if value == DELETE:
+    node[keys[-1]] = value
+    if delete:
         del node[keys[-1]]
-    else:
-        node[keys[-1]] = copy.deepcopy(value)
     return top
 
 
@@ -205,9 +174,9 @@ def values(value: object, place: str = "") -> dict:
 
 
 VALUES = values(content(paragraph(), paragraph(*V2)))
-JUNK = [None, True, 0, -1, 2.5, float("nan"), 1e400, "", "x" * 70, "\ud800", "a\nb", [], [[]], {}, {"text": 1}, [None]]
-KINDS = {dict: "an object", list: "a list", str: "a string", int: "an integer", bool: "true or false"}
 USED = {place: value for place, value in VALUES.items() if not re.search("version|title|plausible", place)}
+JUNK = [None, True, 0, 2.5, float("nan"), 1e400, "x" * 70, "\ud800", "a\nb", [], {"text": 1}]
+KINDS = {dict: "an object", list: "a list", str: "a string", int: "an integer", bool: "true or false"}
 
 
 def test_a_value_of_the_wrong_type_is_reported_with_its_place():
@@ -223,56 +192,29 @@ def test_a_missing_key_is_reported_with_its_place_and_the_existing_keys():
     found = []
     for place, value in [item for item in USED.items() if isinstance(item[1], dict)]:
         for key in [key for key in value if f"{place}.{key}" in USED and key not in ("answers", "is_impossible")]:
-            message = error_of(changed(f"{place}.{key}"))
+            message = error_of(changed(f"{place}.{key}", delete=True))
             assert message.startswith(f", {place}:")
             assert_mentions(message, f"'{key}'", "found: " + ", ".join(name for name in value if name != key) + ".")
             found.append(key)
     assert set(found) == {"paragraphs", "context", "qas", "id", "question", "text", "answer_start"}
 
 
-REPEATED = [paragraph(qa("a"), qa("b")), paragraph(qa("c"), qa("b"))]
-
-
 @pytest.mark.parametrize(
     "value, facts",
     [
         (changed("data[0].paragraphs[1].qas[0].is_impossible", True), ["[1].qas[0]:", "is_impossible", '"cat"']),
-        (content(*REPEATED), ["id b", "data[0].paragraphs[0].qas[1]", "data[0].paragraphs[1].qas[1]"]),
+        (
+            content(paragraph(qa("a"), qa("b")), paragraph(qa("b"))),
+            ["id b", "data[0].paragraphs[0].qas[1]", "data[0].paragraphs[1].qas[0]"],
+        ),
         # Messages have one line, whatever the names.
         (content(paragraph(qa("a\nb"), qa("a\nb"))), [r"id 'a\nb'"]),
         ({"a\nb": []}, [r"found: 'a\nb'"]),
         (content(), ["no questions"]),
-        ({"data": []}, ["no questions"]),
-        (content(paragraph(), paragraph()), ["no questions"]),
     ],
 )
 def test_inconsistent_content_is_reported(value, facts):
     assert_mentions(error_of(value), *facts)
-
-
-def test_any_damage_is_either_read_or_reported_in_one_line():
-    outcomes = collections.Counter()
-
-    def attempt(use, *args):
-        try:
-            result = use(*args)
-            outcomes[use.__name__, "succeeded"] += 1
-            return result
-        except UserError as error:
-            assert str(error).startswith("squad.json") and "\n" not in str(error)
-            outcomes[use.__name__, "reported"] += 1
-            return None
-
-    for place in VALUES:
-        for value in [*JUNK, *VALUES.values(), DELETE]:
-            dataset = attempt(squad.parse, changed(place, value), "squad.json")
-            if dataset:
-                assert len(set(ids(dataset))) == dataset.num_questions and dataset.fingerprint
-                json.dumps([dataset.counts(), dataset.golds()], ensure_ascii=False).encode("utf-8")
-                attempt(squad.check_version, dataset, True)
-                attempt(squad.check_version, dataset, False)
-                attempt(squad.for_training, dataset)
-    assert len(outcomes) >= 5 and min(outcomes["parse", "succeeded"], outcomes["parse", "reported"]) > 50, outcomes
 
 
 # --------------------------------------------------------------------------------------- versions, training
@@ -309,7 +251,8 @@ def test_one_warning_lists_excluded_questions_and_moved_answers(log):
     ]
     dataset = squad.parse(content(*pages), "squad.json")
     training = squad.for_training(dataset)
-    assert ids(training) == ["good", "moved", "no"] and len(training.paragraphs) == 2
+    assert [question.id for question in training.questions()] == ["good", "moved", "no"]
+    assert len(training.paragraphs) == 2
     assert dataset.num_questions == 9 and training.path == "squad.json" and training.says_impossible
     [warning] = log
     assert_mentions(warning, "squad.json", "3 of 9", "1 (none)", "3 (far, blank, far-2)", "2 (empty, empty-no)")
@@ -356,23 +299,19 @@ def test_the_fingerprint_depends_on_everything_but_ids():
 
 
 @pytest.mark.parametrize(
-    "name, is_version_2, counts",
+    "name, is_version_2, paragraphs, questions, unanswerable, answers",
     [
-        ("dev-v1.1.rebuilt.json", False, {"paragraphs": 2067, "questions": 10570, "answers": 34726}),
-        (
-            "dev-v2.0.rebuilt.json",
-            True,
-            {"paragraphs": 1204, "questions": 11873, "answers": 20302, "unanswerable": 5945},
-        ),
+        ("dev-v1.1.rebuilt.json", False, 2067, 10570, 0, 34726),
+        ("dev-v2.0.rebuilt.json", True, 1204, 11873, 5945, 20302),
     ],
 )
-def test_the_published_files_are_read_completely(name, is_version_2, counts, log):
+def test_the_published_files_are_read_completely(name, is_version_2, paragraphs, questions, unanswerable, answers, log):
     path = os.path.join(SHARED, "data", "squad", name)
     if not os.path.exists(path):
         pytest.skip(f"REAL DATA NOT TESTED: there is no {path}")
     dataset = squad.read(path)
-    zeros = dict.fromkeys(["empty_contexts", "unanswerable", "answers_not_found", "answers_moved"], 0)
-    assert dataset.counts() == dict(zeros, **counts)
+    counts = [paragraphs, 0, questions, unanswerable, answers, 0, 0]
+    assert list(dataset.counts().values()) == counts
     assert dataset.says_impossible == is_version_2
     squad.check_version(dataset, is_version_2)
     assert squad.for_training(dataset) == dataset

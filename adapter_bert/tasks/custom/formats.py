@@ -102,14 +102,18 @@ def _records(text: str, delimiter: str, quoting: bool, strict: bool = True) -> I
             if line.strip():
                 yield number, line.split(delimiter)
         return
-    # The default limit is 128 kB; this is the largest that fits in a C long on every platform.
+    earlier_limit = csv.field_size_limit()
+    # The default is 128 kB; this is the largest that fits in a C long on every platform.
     csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict)
-    start = 1
-    for cells in reader:
-        if len(cells) > 1 or (cells and cells[0].strip()):
-            yield start, cells
-        start = reader.line_num + 1
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict)
+        start = 1
+        for cells in reader:
+            if len(cells) > 1 or (cells and cells[0].strip()):
+                yield start, cells
+            start = reader.line_num + 1
+    finally:
+        csv.field_size_limit(earlier_limit)
 
 
 def _unquoted_lines(text: str) -> List[str]:
