@@ -37,20 +37,6 @@ def test_activations_are_found_in_any_case_and_functions_are_used_as_they_are():
 # --------------------------------------------------------------------------------------------- the formula
 
 
-@pytest.mark.parametrize("width, size", [(768, 64), (16, 1), (3, 7)])
-def test_an_adapter_has_2md_plus_d_plus_m_parameters(width, size):
-    with tf.Graph().as_default():
-        adapter_layers.feedforward_adapter(tf.zeros([2, width]), size)
-        shapes = {variable.op.name: variable.shape.as_list() for variable in tf.trainable_variables()}
-    assert shapes == {
-        "adapters/weights1": [width, size],
-        "adapters/biases1": [1, size],
-        "adapters/weights2": [size, width],
-        "adapters/biases2": [1, width],
-    }
-    assert sum(np.prod(shape) for shape in shapes.values()) == 2 * size * width + width + size
-
-
 @pytest.mark.parametrize(
     "shape, activation",
     [([10, 6], "gelu"), ([10, 6], "swish"), ([10, 6], "linear"), ([2, 5, 6], "relu"), ([None, None, 6], "tanh")],
@@ -129,30 +115,6 @@ def test_a_config_has_the_papers_values_sorts_its_layers_and_is_immutable():
     assert AdapterConfig(layers=[2, 0]) == AdapterConfig(layers=(0, 2))
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.size = 8
-
-
-def test_layers_beyond_the_network_are_an_error():
-    AdapterConfig(layers=(0, 11)).check_fits(12)
-    AdapterConfig().check_fits(1)
-    assert_mentions(message_of(AdapterConfig(layers=(0, 11)).check_fits, 6), "11", "6 layers", "0 to 5")
-
-
-# ------------------------------------------------------------------------------------ the argument adapter_fn
-
-
-def test_no_adapter_returns_the_tensor_unchanged():
-    with tf.Graph().as_default():
-        x = tf.zeros([2, 4])
-        assert adapter_layers.get_adapter(None)(x, 0, "attention") is x
-        assert adapter_layers.get_adapter(AdapterConfig(layers=(3,)))(x, 0, "attention") is x
-        assert adapter_layers.get_adapter(AdapterConfig(placement="feedforward"))(x, 0, "attention") is x
-        assert not tf.global_variables()
-
-
-def test_a_custom_function_is_applied_everywhere():
-    adapt = adapter_layers.get_adapter(lambda x: x + 1)
-    places = [(0, "attention"), (0, "feedforward"), (5, "attention"), (5, "feedforward")]
-    assert [adapt(1, *place) for place in places] == [2, 2, 2, 2]
 
 
 def test_an_unknown_name_is_an_error_with_a_suggestion():

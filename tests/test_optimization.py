@@ -23,16 +23,15 @@ class NumpyAdam:
         self.v = {name: np.zeros_like(value) for name, value in self.values.items()}
         self.decayed = decayed
 
-    def step(self, gradients: dict, rate: float, decay: float = 0.01, clip_norm: float = None) -> None:
+    def step(self, gradients: dict, rate: float, clip_norm: float = np.inf) -> None:
         norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
-        scale = 1.0 if clip_norm is None else min(1.0, clip_norm / norm)
         for name, gradient in gradients.items():
-            gradient = gradient * scale
+            gradient = gradient if norm <= clip_norm else gradient * (clip_norm / norm)
             self.m[name] = 0.9 * self.m[name] + 0.1 * gradient
             self.v[name] = 0.999 * self.v[name] + 0.001 * gradient**2
             update = self.m[name] / (np.sqrt(self.v[name]) + 1e-6)
             if name in self.decayed:
-                update = update + decay * self.values[name]
+                update = update + 0.01 * self.values[name]
             self.values[name] = self.values[name] - rate * update
 
 
@@ -53,74 +52,61 @@ NOT_DECAYED = {
 SHAPE = [3, 2]
 
 
-def start_values() -> dict:
-    generator = np.random.RandomState(3)
-    # Far from zero, so that decay, where it applies, shows.
-    return {name: 5.0 + generator.rand(*SHAPE) for name in sorted(DECAYED | NOT_DECAYED)}
-
-
-def make_variables(values: dict) -> dict:
-    return {name: tf.get_variable(name, initializer=tf.constant(value, tf.float32)) for name, value in values.items()}
-
-
-def test_adam_agrees_with_numpy_over_several_steps():
-    values = start_values()
-    reference = NumpyAdam(values, DECAYED)
-    generator = np.random.RandomState(4)
-    with tf.Graph().as_default(), tf.Session() as session:
-        variables = make_variables(values)
-        fed = {name: tf.placeholder(tf.float32, SHAPE) for name in values}
-        optimizer = optimization.AdamWeightDecayOptimizer(
-            learning_rate=0.1,
-            weight_decay_rate=0.01,
-            exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
-        )
-        step = optimizer.apply_gradients([(fed[name], variables[name]) for name in values])
-        slots = {name: [slot_named(name, slot) for slot in ("adam_m", "adam_v")] for name in values}
-        session.run(tf.global_variables_initializer())
-        for _ in range(6):
-            gradients = {name: generator.randn(*SHAPE) * 10.0 ** generator.randint(-3, 2) for name in values}
-            session.run(step, {fed[name]: gradients[name] for name in values})
-            reference.step(gradients, rate=0.1)
-            for name in values:
-                np.testing.assert_allclose(session.run(variables[name]), reference.values[name], rtol=2e-6)
-        for name in values:
-            m, v = session.run(slots[name])
-            np.testing.assert_allclose(m, reference.m[name], rtol=1e-4, atol=1e-7)
-            np.testing.assert_allclose(v, reference.v[name], rtol=1e-4, atol=1e-9)
-
-
 def slot_named(name: str, slot: str) -> tf.Variable:
     (found,) = (variable for variable in tf.global_variables() if variable.name == f"{name}/{slot}:0")
     return found
 
 
-def test_training_decays_weights_but_no_layer_norm_and_no_bias():
-    """With a gradient of zero, decay is all that moves a variable."""
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e-3, 0.0])
+def test_a_step_clips_gradients_applies_adam_and_decays_weights_but_no_layer_norm_and_no_bias(scale):
+    """Large gradients are scaled together to a norm of 1; with a gradient of zero, only decay moves a variable."""
+    generator = np.random.RandomState(3)
+    # Far from zero, so that decay, where it applies, shows.
+    reference = NumpyAdam({name: 5.0 + generator.rand(*SHAPE) for name in sorted(DECAYED | NOT_DECAYED)}, DECAYED)
     with tf.Graph().as_default(), tf.Session() as session:
-        variables = make_variables({name: np.full(SHAPE, 8.0) for name in DECAYED | NOT_DECAYED})
-        loss = 0.0 * sum(tf.reduce_sum(variable) for variable in variables.values())
-        step = optimization.create_optimizer(loss, 0.5, 10, 0, False, "full")
+        start = {name: tf.constant(value, tf.float32) for name, value in reference.values.items()}
+        variables = {name: tf.get_variable(name, initializer=value) for name, value in start.items()}
+        fed = {name: tf.placeholder(tf.float32, SHAPE) for name in variables}
+        loss = sum(tf.reduce_sum(variables[name] * fed[name]) for name in variables)
+        step = optimization.create_optimizer(loss, 0.1, 10, None, False, "full")
+        slots = [{name: slot_named(name, slot) for name in variables} for slot in ("adam_m", "adam_v")]
         session.run(tf.global_variables_initializer())
-        session.run(step)
-        values = session.run(variables)
-    for name in DECAYED:
-        np.testing.assert_allclose(values[name], np.full(SHAPE, 8.0 - 0.5 * 0.01 * 8.0), rtol=1e-6)
-    for name in NOT_DECAYED:
-        np.testing.assert_array_equal(values[name], np.full(SHAPE, 8.0))
+        for index in range(6):
+            gradients = {name: scale * generator.randn(*SHAPE) * 10.0 ** generator.randint(-3, 2) for name in variables}
+            session.run(step, {fed[name]: gradients[name] for name in variables})
+            reference.step(gradients, rate=0.1 * (1 - index / 10), clip_norm=1.0)
+            values, (m, v) = session.run([variables, slots])
+            for name in variables:
+                np.testing.assert_allclose(values[name], reference.values[name], rtol=1e-5)
+                np.testing.assert_allclose(m[name], reference.m[name], rtol=1e-4, atol=1e-7)
+                np.testing.assert_allclose(v[name], reference.v[name], rtol=1e-4, atol=1e-9)
 
 
-def test_a_variable_without_a_gradient_is_left_alone_and_gets_no_slots():
+def test_a_variable_without_a_gradient_is_left_alone_and_a_frozen_one_does_not_count_in_the_norm():
     with tf.Graph().as_default(), tf.Session() as session:
-        used = tf.get_variable("used", initializer=[1.0])
-        unused = tf.get_variable("unused", initializer=[1.0])
-        optimizer = optimization.AdamWeightDecayOptimizer(0.1, weight_decay_rate=0.01)
-        step = optimizer.apply_gradients([(tf.ones([1]), used), (None, unused)])
+        used = tf.get_variable("output_bias", initializer=[1.0])
+        unused = tf.get_variable("output_weights", initializer=[1.0])
+        frozen = tf.get_variable("bert/pooler/dense/kernel", initializer=[1.0])
+        loss = tf.reduce_sum(0.5 * used + 1e6 * frozen)
+        step = optimization.create_optimizer(loss, 0.1, 10, 0, False, "head")
         session.run(tf.global_variables_initializer())
         session.run(step)
-        assert session.run(used)[0] < 1.0
-        assert session.run(unused)[0] == 1.0
-        assert not [variable.name for variable in tf.global_variables() if variable.name.startswith("unused/")]
+        assert session.run(slot_named("output_bias", "adam_m"))[0] == pytest.approx(0.1 * 0.5), "not clipped"
+        assert session.run(used)[0] < session.run(unused)[0] == session.run(frozen)[0] == 1.0
+        assert {variable.op.name for variable in tf.global_variables()} == {
+            "output_bias", "output_bias/adam_m", "output_bias/adam_v",
+            "output_weights", "bert/pooler/dense/kernel", "global_step",
+        }  # fmt: skip
+
+
+def test_the_optimizer_alone_takes_its_own_decay_and_exclusions():
+    with tf.Graph().as_default(), tf.Session() as session:
+        variables = [tf.get_variable(name, initializer=[2.0]) for name in ("kept", "decayed")]
+        optimizer = optimization.AdamWeightDecayOptimizer(0.5, 0.1, exclude_from_weight_decay=["^kept"])
+        step = optimizer.apply_gradients([(tf.zeros([1]), variable) for variable in variables])
+        session.run(tf.global_variables_initializer())
+        session.run(step)
+        np.testing.assert_allclose(session.run(variables), [[2.0], [2.0 - 0.5 * 0.1 * 2.0]])
 
 
 # ------------------------------------------------------------------------------------ learning rate
@@ -163,36 +149,6 @@ def test_a_step_reads_its_rate_before_the_step_is_counted():
     assert found[0] == 0.0, "the first rate of a warm-up is 0"
     # The next rate of the linear decay differs by 1/400 or more.
     np.testing.assert_allclose(np.diff(found), np.diff(expected), rtol=1e-3)
-
-
-# ---------------------------------------------------------------------------------------- clipping
-
-
-def test_gradients_are_clipped_to_a_global_norm_of_one_over_the_trained_variables():
-    """Large gradients are scaled together, small ones stay; the gradient of a frozen variable does not count."""
-    values = {"output_weights": np.ones([2, 2]), "output_bias": np.ones([2])}
-    reference = NumpyAdam(values, {"output_weights"})
-    steps = [
-        {"output_weights": np.array([[3e6, -4e6], [0.0, 1e3]]), "output_bias": np.array([12e6, 5e5])},
-        {"output_weights": np.array([[0.1, 0.2], [0.3, -0.4]]), "output_bias": np.array([0.2, 0.1])},
-        {"output_weights": np.array([[6.0, 0.0], [0.0, 0.0]]), "output_bias": np.array([0.0, 8.0])},
-    ]
-    with tf.Graph().as_default(), tf.Session() as session:
-        variables = make_variables(values)
-        frozen = tf.get_variable("bert/pooler/dense/kernel", initializer=[1.0])
-        fed = {name: tf.placeholder(tf.float32, value.shape) for name, value in values.items()}
-        loss = sum(tf.reduce_sum(variables[name] * fed[name]) for name in values) + 1e6 * tf.reduce_sum(frozen)
-        step = optimization.create_optimizer(loss, 0.01, 4, None, False, "head")
-        session.run(tf.global_variables_initializer())
-        for index, gradients in enumerate(steps):
-            session.run(step, {fed[name]: gradients[name] for name in values})
-            reference.step(gradients, rate=0.01 * (1 - index / 4), clip_norm=1.0)
-            for name in values:
-                m, v = session.run([slot_named(name, slot) for slot in ("adam_m", "adam_v")])
-                np.testing.assert_allclose(m, reference.m[name], rtol=1e-5, atol=1e-8)
-                np.testing.assert_allclose(v, reference.v[name], rtol=1e-5, atol=1e-10)
-                np.testing.assert_allclose(session.run(variables[name]), reference.values[name], rtol=1e-5)
-        assert session.run(frozen)[0] == 1.0
 
 
 # ------------------------------------------------------------------------- a tiny BERT in each mode

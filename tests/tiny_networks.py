@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import optimization
-from adapter_bert.model import accumulation, batch_splitting, fused_ops, heads
+from adapter_bert.model import batch_splitting, fused_ops, heads
 from adapter_layers import AdapterConfig
 from tests.helpers import tiny_config
 
@@ -90,7 +90,7 @@ def loss_and_gradients(
         shapes = {name: values.shape if static else [None] * values.ndim for name, values in batch.items()}
         fed = {name: tf.placeholder(tf.int32, shape) for name, shape in shapes.items()}
         with mock.patch.object(heads, "HEAD_DROPOUT", dropout):
-            loss, grads, variables = accumulation.accumulate(
+            loss, grads, variables = batch_splitting.accumulate(
                 loss_of, fed, parts, lambda: optimization.trainable_variables(mode)
             )
         pairs = zip(variables, grads)

@@ -79,19 +79,16 @@ def find_answer(
     end_logits: Sequence[np.ndarray],
     rules: AnswerRules,
 ) -> PredictedAnswer:
-    """Find the answer to a question about a paragraph.
+    """Find the answer to a question about a paragraph, given its windows (none if it has no tokens).
 
-    Args:
-      context: the paragraph.
-      windows: its windows; none if it has no tokens.
-      start_logits, end_logits: for each window, float [positions], the logit of an answer that starts or ends there.
-      rules: which spans are valid.
+    The logits are float [positions] for each window, of an answer that starts or ends there.
     """
     if not len(windows) == len(start_logits) == len(end_logits):
         rows = f"{len(start_logits)} rows of start logits and {len(end_logits)} of end logits"
         raise ValueError(f"Expected one row of logits for each of {len(windows)} windows, found {rows}.")
     start_logits, end_logits = _clip(start_logits), _clip(end_logits)
-    texts = _best_texts(context, windows, start_logits, end_logits, rules) if windows else []
+    spans = [_valid_spans(*row, rules) for row in zip(windows, start_logits, end_logits)]
+    texts = _best_texts(context, np.concatenate(spans, axis=1), rules.n_best_size) if spans else []
     best = texts[0] if texts else _NOTHING
     if not rules.version_2:
         return PredictedAnswer(best.text, _with_probabilities(texts or [_NOTHING]), None, best.text)
@@ -131,15 +128,8 @@ def _valid_spans(window: Window, start_logits: np.ndarray, end_logits: np.ndarra
     return np.stack([window.starts[first], window.ends[last], *logits])
 
 
-def _best_texts(
-    context: str,
-    windows: Sequence[Window],
-    start_logits: Sequence[np.ndarray],
-    end_logits: Sequence[np.ndarray],
-    rules: AnswerRules,
-) -> List[Candidate]:
-    """Return the `n_best_size` best texts of all windows, best first, without duplicates or empty texts."""
-    spans = np.concatenate([_valid_spans(*row, rules) for row in zip(windows, start_logits, end_logits)], axis=1)
+def _best_texts(context: str, spans: np.ndarray, count: int) -> List[Candidate]:
+    """Return the best texts of these spans (see `_valid_spans`), best first, without duplicates or empty texts."""
     texts: Dict[str, Candidate] = {}
     for index in np.argsort(-(spans[2] + spans[3]), kind="stable"):
         start, end, start_logit, end_logit = spans[:, index].tolist()
@@ -147,7 +137,7 @@ def _best_texts(
         text = context[int(start) : int(end)].strip()
         if text and text not in texts:
             texts[text] = Candidate(text, 0.0, start_logit, end_logit)
-            if len(texts) == rules.n_best_size:
+            if len(texts) == count:
                 break
     return list(texts.values())
 

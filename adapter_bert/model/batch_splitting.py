@@ -1,14 +1,9 @@
-"""Split each batch in two and compute both halves in parallel.
-
-A matrix product of a few hundred rows is too small to be divided among cores: synchronisation takes longer than the
-product. Two networks with half the rows each synchronise only when their gradients are added. There are always two, so
-that a seed gives the same dropout masks on every machine.
-"""
+"""Compute a batch in two halves, in parallel, to save time; or in parts, one after another, to save memory."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable
+from typing import Callable, Dict, List, Optional, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -20,7 +15,10 @@ from adapter_bert.model.heads import Features, HeadOutput
 def run_in_two(build: Callable[[Features], HeadOutput], features: Features) -> HeadOutput:
     """Build a network with its head for both halves of a batch and concatenate the outputs.
 
-    The features are [B, …] each; B may be dynamic and is at least 1.
+    A matrix product of a few hundred rows is too small to be divided among cores: synchronisation takes longer than the
+    product. Two networks with half the rows each synchronise only when their gradients are added. There are always two,
+    so that a seed gives the same dropout masks on every machine. The features are [B, …] each; B may be dynamic and is
+    at least 1.
     """
     size = modeling.get_shape_list(features["input_ids"])[0]
     if isinstance(size, int) and size < 2:
@@ -37,3 +35,60 @@ def run_in_two(build: Callable[[Features], HeadOutput], features: Features) -> H
         one, other = getattr(first, field.name), getattr(second, field.name)
         joined[field.name] = None if one is None else tf.concat([one[:middle], other], axis=0)
     return HeadOutput(**joined)
+
+
+def _split(features: Features, parts: int) -> Dict[str, tf.Tensor]:
+    """Reshape every feature from [B, ...] to [parts, B / parts, ...]."""
+    split = {}
+    for name, values in features.items():
+        size, *rest = values.shape.as_list()
+        split[name] = tf.reshape(values, tf.concat([[parts, -1], tf.shape(values)[1:]], axis=0))
+        split[name].set_shape([parts, size and size // parts, *rest])
+    return split
+
+
+def accumulate(
+    loss_of: Callable[[Features], tf.Tensor],
+    features: Features,
+    parts: int,
+    get_variables: Callable[[], List[tf.Variable]],
+) -> Tuple[tf.Tensor, List[Optional[tf.Tensor]], List[tf.Variable]]:
+    """Compute the gradient of a batch's mean loss, one part at a time.
+
+    The first part creates the variables; a loop computes the others. Each part has its own dropout masks.
+
+    Args:
+      loss_of: builds the network for a part and returns the mean loss of its examples.
+      features: the batch; its size must be a multiple of `parts`.
+      parts: number of parts, at least 1.
+      get_variables: returns the trainable variables once the network exists.
+
+    Return the loss, a gradient for each variable (None if the loss does not depend on it), and the variables.
+    """
+    if parts == 1:
+        loss, variables = loss_of(features), get_variables()
+        return loss, tf.gradients(loss, variables), variables
+    split = _split(features, parts)
+
+    def part_loss(part: Union[int, tf.Tensor]) -> tf.Tensor:
+        with dropout_stream(part):
+            return loss_of({name: values[part] for name, values in split.items()})
+
+    first = part_loss(0)
+    variables = get_variables()
+    first_grads = tf.gradients(first, variables)
+    used = [variable for variable, grad in zip(variables, first_grads) if grad is not None]
+
+    def add(part: tf.Tensor, *sums: tf.Tensor) -> List[tf.Tensor]:
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            loss = part_loss(part)
+        values = [loss, *tf.gradients(loss, used)]
+        return [part + 1] + [total + tf.convert_to_tensor(value) for total, value in zip(sums, values)]
+
+    start = [tf.convert_to_tensor(grad) for grad in first_grads if grad is not None]
+    loop = [tf.constant(1), first, *start]
+    # back_prop=False: intermediate results of a part are not kept.
+    loop = tf.while_loop(lambda part, *sums: part < parts, add, loop, parallel_iterations=1, back_prop=False)
+    loss, *sums = [total / parts for total in loop[1:]]
+    by_name = {variable.name: grad for variable, grad in zip(used, sums)}
+    return loss, [by_name.get(variable.name) for variable in variables], variables

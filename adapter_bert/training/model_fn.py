@@ -13,7 +13,7 @@ import modeling
 import optimization
 from adapter_bert.devices import estimators
 from adapter_bert.devices.device import Device
-from adapter_bert.model import accumulation, batch_splitting, fused_ops
+from adapter_bert.model import batch_splitting, fused_ops
 from adapter_bert.model.heads import Head, HeadOutput
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.weights import checkpoints, loading, packs
@@ -59,7 +59,7 @@ class TrainingPlan:
     # `whole`: checkpoints contain every variable; `trained`: see `checkpoints.RunSaver`; None: left to the estimator.
     checkpoint_kind: Optional[str] = None
     gradient_checkpointing: bool = False  # see `modeling.BertModel`
-    accumulation_steps: int = 1  # parts in which a batch is computed, see `accumulation.accumulate`
+    accumulation_steps: int = 1  # parts in which a batch is computed, see `batch_splitting.accumulate`
     use_xla: Optional[bool] = None  # see `fused_ops.compiling`; a TPU compiles everything anyway
 
 
@@ -129,7 +129,7 @@ class ModelFn:
 
     def train_step(self, features: Features) -> Tuple[tf.Tensor, tf.Operation]:
         """Build the loss and the operation that updates the weights."""
-        loss, gradients, variables = accumulation.accumulate(
+        loss, gradients, variables = batch_splitting.accumulate(
             lambda part: self.forward(part, is_training=True).loss,
             features,
             self.plan.accumulation_steps,

@@ -1,4 +1,4 @@
-"""A batch in two halves has the outputs and gradients of the whole batch."""
+"""A batch in two halves or in parts has the outputs and gradients of the whole batch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.tiny_networks import assert_same, loss_and_gradients, random_batch
 
 pytestmark = pytest.mark.smoke
 
+BATCH = random_batch(12)
 WEIGHTED = ClassificationHead(3, (0.5, 1.0, 4.0))
 
 
@@ -61,3 +62,26 @@ def test_halves_drop_different_values(streams):
     for index, row in enumerate(rows):
         for other in rows[:index]:
             assert 0.4 < (row != other).mean() < 0.6
+
+
+@pytest.mark.parametrize(
+    "mode, parts, changes",
+    [
+        ("adapter", 2, {}),
+        ("adapter", 12, {}),
+        ("full", 2, {}),
+        ("adapter", 3, {"static": False, "gradient_checkpointing": True}),
+    ],
+)
+def test_parts_have_the_gradient_of_the_whole_batch(mode, parts, changes):
+    whole = loss_and_gradients(BATCH, mode=mode)
+    in_parts = loss_and_gradients(BATCH, mode=mode, parts=parts, **changes)
+    assert set(whole) == set(in_parts) | {"losses", "logits"}
+    assert_same(in_parts, whole)
+
+
+def test_the_same_seed_drops_the_same_values_in_every_part():
+    first, second = (loss_and_gradients(BATCH, parts=3, dropout=0.3) for _ in range(2))
+    assert "output_weights" in first
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)

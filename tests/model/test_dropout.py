@@ -7,19 +7,20 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
+from adapter_bert.model.dropout import dropout_stream
 
 
-def masks(seed=1, step=0, rate=0.3, shape=(50, 40), count_steps=True) -> list:
+def masks(seed=1, step=0, stream=0, count_steps=True) -> list:
     """Return the outputs of two dropout layers for ones, in a first and a second run of the graph."""
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(seed)
         if count_steps:
             tf.train.create_global_step()
-        ones = tf.ones(shape)
+        ones = tf.ones([50, 40])
         outputs = []
         for place in ("layer_0", "layer_1"):
-            with tf.variable_scope(place):
-                outputs.append(modeling.dropout(ones, rate))
+            with tf.variable_scope(place), dropout_stream(tf.constant(1) if stream == "tensor" else stream):
+                outputs.append(modeling.dropout(ones, 0.3))
         session.run(tf.global_variables_initializer())
         if count_steps:
             session.run(tf.train.get_global_step().assign(step))
@@ -33,16 +34,14 @@ def test_the_same_step_has_the_same_mask_in_another_process():
     assert not np.array_equal(first, second), "another layer has another mask"
 
 
-@pytest.mark.parametrize("changes", [{"step": 1}, {"seed": 2}])
-def test_another_step_or_seed_has_an_independent_mask(changes):
+@pytest.mark.parametrize("changes", [{"step": 1}, {"seed": 2}, {"stream": 1}])
+def test_another_step_seed_or_part_of_a_batch_has_an_independent_mask(changes):
     agreement = np.mean((masks()[0] == 0) == (masks(**changes)[0] == 0))
     assert agreement == pytest.approx(0.3**2 + 0.7**2, abs=0.05)
 
 
-def test_values_are_dropped_at_the_rate_and_the_others_scaled():
-    values = masks(shape=(400, 100))[0]
-    assert np.mean(values == 0) == pytest.approx(0.3, abs=0.01)
-    np.testing.assert_allclose(values[values != 0], 1 / 0.7, rtol=1e-6)
+def test_the_number_of_a_part_may_be_a_tensor():
+    np.testing.assert_array_equal(masks(stream=1)[0], masks(stream="tensor")[0])
 
 
 def test_without_a_step_counter_every_run_has_another_mask():

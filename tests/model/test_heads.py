@@ -34,6 +34,7 @@ def test_the_loss_of_a_regression_is_the_squared_error():
     np.testing.assert_allclose(losses, (values - labels) ** 2, rtol=1e-5)
     assert loss == pytest.approx(sklearn.metrics.mean_squared_error(labels, values), rel=1e-5)
     assert "probabilities" not in rows
+    assert rows["is_real_example"].tolist() == [1, 1, 1], "unmarked examples are real"
 
 
 def test_a_regression_decodes_to_its_number_and_a_classification_to_its_class():
@@ -62,9 +63,3 @@ def test_class_weights_count_in_the_training_loss_and_nowhere_else():
     loss, losses, _ = build(ClassificationHead(2, weights), labels, is_training=True)
     assert loss == pytest.approx(np.mean(losses * np.array(weights)[labels]), rel=1e-5)
     assert loss != pytest.approx(np.mean(losses), rel=1e-2)
-
-
-def test_padding_examples_are_marked_and_unmarked_examples_are_real():
-    _, _, rows = build(RegressionHead(), np.zeros(3, np.float32))
-    assert rows["is_real_example"].tolist() == [1, 1, 1]
-    assert rows["is_real_example"].dtype == np.int32

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from adapter_bert.model import tuning_modes
 from adapter_bert.model.tuning_modes import trainable_names
 from tests import reference_model
 from tests.helpers import TINY, assert_mentions, message_of
@@ -50,17 +49,14 @@ def test_layer_norm_and_head_modes_freeze_adapters_and_full_mode_trains_them():
         "output_weights_of_another_task",
         "bert/output_bias/kernel",
         "bert/LayerNormalisation/gamma",
+        # Slots of the optimizer.
+        "bert/encoder/layer_0/output/adapters/weights1/adam_m",
+        "bert/encoder/layer_0/output/LayerNorm/gamma/adam_v",
+        "output_weights/adam_m",
     ],
 )
 def test_a_variable_with_a_similar_name_stays_frozen(frozen, mode):
     assert frozen not in trainable_names([*model_names(), frozen], mode)
-
-
-@pytest.mark.parametrize("mode", ["adapter", "layer_norm", "head"])
-def test_optimizer_slots_are_not_trained(mode):
-    names = model_names()
-    slots = [f"{name}/{slot}" for name in names for slot in ("adam_m", "adam_v")]
-    assert trainable_names(names + slots, mode) == trainable_names(names, mode)
 
 
 def test_numbered_layer_norms_of_a_notebook_are_trained():
@@ -85,9 +81,3 @@ def test_numbered_layer_norms_of_a_notebook_are_trained():
 def test_an_invalid_mode_is_an_error(mode, arguments, facts):
     names = model_names(with_adapters=False)
     assert_mentions(message_of(trainable_names, names, mode, **arguments), *facts)
-
-
-def test_layers_are_counted_in_any_order_of_names():
-    names = model_names(DEEP)
-    assert tuning_modes.count_layers(names) == tuning_modes.count_layers(names[::-1]) == 12
-    assert tuning_modes.count_layers(list(HEAD)) == 0
