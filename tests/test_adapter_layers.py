@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf
 import adapter_layers
 import modeling
 from adapter_layers import AdapterConfig
-from tests.helpers import assert_mentions, message_of, tiny_config
-from tests.tiny_networks import CLOSED_FORMS, set_random_values, sharing_variables
+from tests.helpers import assert_mentions, message_of
+from tests.tiny_networks import CLOSED_FORMS, set_random_values
 
 # ---------------------------------------------------------------------------------------- activations
 
@@ -56,36 +56,20 @@ def test_an_adapter_computes_its_formula_for_any_number_of_axes(shape, activatio
 # --------------------------------------------------------------------------------------------- initialisation
 
 
-@pytest.mark.parametrize("scale", [1e-2, 1e-3])
+@pytest.mark.parametrize("scale", [1e-2, 1e-3, 0.0])
 def test_new_weights_come_from_a_normal_truncated_at_two_deviations(scale):
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(2)
-        adapter_layers.feedforward_adapter(tf.zeros([1, 400]), 100, init_scale=scale)
+        adapter_layers.get_adapter(AdapterConfig(size=100, init_scale=scale))(tf.zeros([1, 400]), 0, "attention")
         session.run(tf.global_variables_initializer())
         values = session.run({variable.op.name: variable for variable in tf.global_variables()})
     for name in ("adapters/weights1", "adapters/weights2"):
         assert np.abs(values[name]).max() <= 2 * scale
-        assert np.abs(values[name]).max() > 1.95 * scale
-        assert abs(values[name].mean()) < 0.02 * scale
+        assert np.abs(values[name]).max() >= 1.95 * scale
+        assert abs(values[name].mean()) <= 0.02 * scale
         # A standard normal truncated at two has the standard deviation sqrt(1 - 4·φ(2) / (2·Φ(2) - 1)) = 0.8796.
         assert values[name].std() == pytest.approx(0.8796 * scale, rel=0.02)
     assert not values["adapters/biases1"].any() and not values["adapters/biases2"].any()
-
-
-@pytest.mark.parametrize("scale, least, most", [(0.0, 0, 0), (1e-7, 0, 1e-6), (1e-2, 1e-6, 0.1), (1.0, 0.1, 10)])
-def test_new_adapters_change_the_network_the_less_the_smaller_their_scale(scale, least, most):
-    with tf.Graph().as_default(), tf.Session() as session, sharing_variables():
-        tf.set_random_seed(1)
-        ids = tf.constant([[2, 7, 9, 3, 11, 3], [2, 31, 3, 4, 1, 6]])
-        adapted, plain = (
-            modeling.BertModel(tiny_config(), False, ids, scope="bert", adapter_fn=adapter_fn)
-            for adapter_fn in (AdapterConfig(init_scale=scale), None)
-        )
-        session.run(tf.global_variables_initializer())
-        sequences = session.run([adapted.get_sequence_output(), plain.get_sequence_output()])
-        pooled = session.run([adapted.get_pooled_output(), plain.get_pooled_output()])
-    distance = max(np.abs(sequences[0] - sequences[1]).max(), np.abs(pooled[0] - pooled[1]).max())
-    assert least <= distance <= most
 
 
 # ------------------------------------------------------------------------------------------- configuration
