@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import tokenization
 from tests.helpers import recorded_log, tiny_config, write_bert, write_cola
+from tests.test_tokenization import train_sentencepiece
 
 
 @pytest.fixture
@@ -26,3 +28,15 @@ def tiny_bert(tmp_path_factory) -> str:
 def cola_dir(tmp_path_factory) -> str:
     """A folder with train.tsv, dev.tsv and test.tsv in CoLA's layout. Read only."""
     return write_cola(str(tmp_path_factory.mktemp("cola")))
+
+
+@pytest.fixture(scope="session")
+def spm_model_file(tmp_path_factory) -> str:
+    """A tiny SentencePiece model with ALBERT's special tokens, and numbers with a comma as pieces. Read only."""
+    symbols = ["[CLS]", "[SEP]", "9,", "8,", "\u25818", "the", "fox", "f", "i", "x"]
+    return train_sentencepiece(tmp_path_factory.mktemp("spm"), symbols)
+
+
+@pytest.fixture(scope="session")
+def sentencepiece(spm_model_file) -> tokenization.SentencePieceTokenizer:
+    return tokenization.SentencePieceTokenizer(spm_model_file)

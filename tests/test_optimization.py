@@ -35,20 +35,8 @@ class NumpyAdam:
             self.values[name] = self.values[name] - rate * update
 
 
-DECAYED = {
-    "bert/encoder/layer_0/output/dense/kernel",
-    "bert/encoder/layer_0/output/adapters/weights1",
-    "bert/encoder/layer_0/output/adapters/weights2",
-    "output_weights",
-}
-NOT_DECAYED = {
-    "bert/encoder/layer_0/output/LayerNorm/beta",
-    "bert/encoder/layer_0/output/LayerNorm/gamma",
-    "bert/encoder/layer_0/output/dense/bias",
-    "bert/encoder/layer_0/output/adapters/biases1",
-    "bert/encoder/layer_0/output/adapters/biases2",
-    "output_bias",
-}
+DECAYED = {"dense/kernel", "adapters/weights1", "adapters/weights2", "output_weights"}
+NOT_DECAYED = {"LayerNorm/beta", "LayerNorm/gamma", "dense/bias", "adapters/biases1", "adapters/biases2", "output_bias"}
 SHAPE = [3, 2]
 
 

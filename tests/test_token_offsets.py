@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import unicodedata
 
 import pytest
 from hypothesis import given, settings, strategies
 
 import tokenization
-from tests.helpers import SHARED
+from tests.pipeline.squad_data import SQUAD_V1, needed
 from tests.test_tokenization import SAME_FOR_BOTH, SHARED_SPM, SHARED_VOCAB, SPECIALS, train_sentencepiece, write
 
-SQUAD = os.path.join(SHARED, "data", "squad", "dev-v1.1.rebuilt.json")
 JAMO = ["\u1112", "##\u1161", "##\u11ab"]
 WORDS = ["cafe", "naive", "un", "##want", "##ed", "istanbul", "οδος"]
 # Characters that the clean-up drops, splits, joins, reorders or isolates, or whose form depends on their neighbours.
@@ -52,12 +50,6 @@ def check(tokenizer, text):
         assert start <= end and start <= next_start and end <= next_end, (text, tokens, spans)
 
 
-def needed(path):
-    if not os.path.exists(path):
-        pytest.skip(f"REAL DATA NOT TESTED: there is no {path}")
-    return path
-
-
 @pytest.fixture(scope="module")
 def vocab_file(tmp_path_factory):
     """Write a vocabulary of some words and all characters that most texts here can become; only `q` is unknown."""
@@ -81,7 +73,7 @@ def cased(vocab_file):
 @pytest.fixture(scope="module")
 def paragraphs():
     """Return every fifth paragraph of SQuAD's development set."""
-    with open(needed(SQUAD), encoding="utf-8") as file:
+    with open(needed(SQUAD_V1), encoding="utf-8") as file:
         articles = json.load(file)["data"]
     return [paragraph for article in articles for paragraph in article["paragraphs"]][::5]
 
@@ -199,17 +191,6 @@ def test_spans_of_squad_equal_hugging_faces(paragraphs, do_lower_case):
 
 
 @pytest.fixture(scope="module")
-def spm_model_file(tmp_path_factory):
-    symbols = ["[CLS]", "[SEP]", "9,", "8,", "\u25818", "the", "fox", "f", "i", "x"]
-    return train_sentencepiece(tmp_path_factory.mktemp("spm"), symbols)
-
-
-@pytest.fixture(scope="module")
-def sentencepiece(spm_model_file):
-    return tokenization.SentencePieceTokenizer(spm_model_file)
-
-
-@pytest.fixture(scope="module")
 def cased_sentencepiece(spm_model_file):
     return tokenization.SentencePieceTokenizer(spm_model_file, do_lower_case=False)
 
@@ -266,12 +247,6 @@ def test_a_word_start_has_an_empty_span_at_the_next_visible_character_or_that_of
 def test_pieces_of_any_text_have_valid_ids_and_spans(sentencepiece, cased_sentencepiece, text):
     check(sentencepiece, text)
     check(cased_sentencepiece, text)
-
-
-@few_examples
-@any_text
-def test_alberts_pieces_of_any_text_have_valid_ids_and_spans(albert, text):
-    check(albert, text)
 
 
 def test_pieces_with_commas_have_valid_ids_and_spans(sentencepiece):

@@ -221,16 +221,6 @@ def train_sentencepiece(folder, symbols, **changes):
     return prefix + ".model"
 
 
-@pytest.fixture(scope="module")
-def spm_model_file(tmp_path_factory):
-    return train_sentencepiece(tmp_path_factory.mktemp("spm"), ["[CLS]", "[SEP]", "9,", "8,", "\u25818"])
-
-
-@pytest.fixture(scope="module")
-def sentencepiece(spm_model_file):
-    return tokenization.SentencePieceTokenizer(spm_model_file)
-
-
 def test_sentencepiece_converts_text_to_ids_and_back(sentencepiece):
     # What the model cannot represent becomes the unknown token.
     tokens = sentencepiece.tokenize("The QUICK fox \u65e5\u672c fox")

@@ -34,13 +34,9 @@ def file_name(task: Task) -> str:
 
 
 def write(task: Task, predictions: Sequence[Union[int, float]], folder: str) -> str:
-    """Write a task's file and return its path.
+    """Write a task's file to an existing folder and return its path.
 
-    Args:
-      task: the task.
-      predictions: for each example of the test split, its class (an index of `task.labels`) or number. Numbers are
-        clipped to `task.label_range`. Custom test files may have any number of examples.
-      folder: an existing folder.
+    Predictions are classes (indices of `task.labels`) or numbers, which are clipped to `task.label_range`.
     """
     path = os.path.join(folder, file_name(task))
     lines = [HEADER] + [f"{index}\t{_cell(task, index, value)}" for index, value in enumerate(predictions)]

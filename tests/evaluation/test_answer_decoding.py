@@ -13,16 +13,7 @@ from adapter_bert.evaluation.answer_decoding import AnswerDecoder
 from adapter_bert.evaluation.answers import AnswerRules
 from adapter_bert.pipeline import spans
 from adapter_bert.tasks.squad import Dataset, GoldAnswer, Paragraph, Question
-from tests.pipeline.squad_data import (
-    SMALL,
-    asked,
-    dataset_of,
-    features_of,
-    made_up,
-    made_up_answer,
-    write_vocabulary,
-)
-from tests.test_tokenization import train_sentencepiece
+from tests.pipeline.squad_data import SMALL, asked, dataset_of, features_of, made_up, made_up_answer, write_vocabulary
 
 pytestmark = pytest.mark.smoke
 
@@ -30,12 +21,6 @@ pytestmark = pytest.mark.smoke
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     return tokenization.FullTokenizer(write_vocabulary(tmp_path_factory.mktemp("vocab")))
-
-
-@pytest.fixture(scope="module")
-def sentencepiece(tmp_path_factory):
-    model = train_sentencepiece(tmp_path_factory.mktemp("spm"), ["[CLS]", "[SEP]", "9,", "8,"])
-    return tokenization.SentencePieceTokenizer(model)
 
 
 def rows_for(dataset: Dataset, tokenizer, logits_of):

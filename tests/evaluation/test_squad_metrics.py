@@ -113,17 +113,9 @@ def test_where_no_answer_is_best_the_caller_sets_the_threshold():
     assert score_v2(GOLDS, wrong, odds, threshold=-6.0)["f1"] == 40.0
 
 
-@pytest.mark.parametrize(
-    "function, args, facts",
-    [
-        (score_v1, [{}, {}], ["no questions"]),
-        (score_v1, [{"q": ["x"], "n": []}, {}], ["'n'", "1.1", "2.0"]),
-        (score_v2, [GOLDS, {"x": ""}], ["5 questions"]),
-        (score_v2, [GOLDS, PREDICTIONS, {"q1": 0.0, "n1": 0.0, "q2": 0.0}], ["2 questions", "'n2'", "null odds"]),
-    ],
-)
-def test_scoring_errors(function, args, facts):
-    assert_mentions(message_of(function, *args), *facts)
+def test_there_must_be_something_to_score():
+    assert_mentions(message_of(score_v1, {}, {}), "no questions")
+    assert_mentions(message_of(score_v2, GOLDS, {"x": ""}), "5 questions")
 
 
 # Comparison with another program.
