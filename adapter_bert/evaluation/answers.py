@@ -112,8 +112,7 @@ def _clip(logits: Sequence[np.ndarray]) -> List[np.ndarray]:
 def _valid_spans(window: Window, start_logits: np.ndarray, end_logits: np.ndarray, rules: AnswerRules) -> np.ndarray:
     """Return the valid spans of a window, ordered by the rank of their start, then of their end.
 
-    Returns:
-      float [4, spans]: first and last character in the paragraph, start logit, end logit.
+    They are float [4, spans]: first and last character in the paragraph, start logit, end logit.
     """
     # The highest logits, ties by position.
     top = (np.argsort(-logits, kind="stable")[: rules.n_best_size] for logits in (start_logits, end_logits))

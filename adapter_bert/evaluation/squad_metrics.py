@@ -161,17 +161,11 @@ def score_files(
     threshold: Optional[float] = None,
     version: str = AUTO,
 ) -> Tuple[str, List[str]]:
-    """Score a file of predictions against a SQuAD file.
+    """Score predictions (JSON, question id -> text) against a SQuAD file with answers.
 
-    Args:
-      dataset_path: a SQuAD file with answers.
-      predictions_path: JSON, question id -> text.
-      null_odds_path: JSON, question id -> number; version 2.0 only.
-      threshold: see `score_v2`; 1.0 by default.
-      version: one of `VERSIONS`, or `AUTO`: 2.0 if any question has the key `is_impossible` or no answers, else 1.1.
-
-    Returns:
-      The scores as the official script prints them, and warnings about the predictions.
+    Null odds (JSON, question id -> number) and a threshold, see `score_v2`, are for version 2.0. `AUTO` is version 2.0
+    if any question has the key `is_impossible` or no answers, else 1.1. Return the scores as the official script prints
+    them, and warnings about the predictions.
     """
     if threshold is not None and not null_odds_path:
         raise errors.UserError("--threshold needs null odds; add --null_odds=FILE.")

@@ -25,21 +25,13 @@ def check_activation(name: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class AdapterConfig:
-    """The adapters of a network, validated on construction.
+    """The adapters of a network, validated on construction."""
 
-    Attributes:
-      size: size of the bottleneck (m in the paper).
-      activation: one of `ACTIVATION_NAMES`.
-      init_scale: standard deviation of the initial weights.
-      layers: indices of the encoder layers with adapters, starting at 0 for the lowest; None for all.
-      placement: sub-layers with an adapter: `attention`, `feedforward` or `both`.
-    """
-
-    size: int = PAPER_SIZE
-    activation: str = "gelu"
-    init_scale: float = PAPER_INIT_SCALE
-    layers: Optional[Tuple[int, ...]] = None
-    placement: str = "both"
+    size: int = PAPER_SIZE  # of the bottleneck (m in the paper)
+    activation: str = "gelu"  # one of `ACTIVATION_NAMES`
+    init_scale: float = PAPER_INIT_SCALE  # standard deviation of the initial weights
+    layers: Optional[Tuple[int, ...]] = None  # indices of the encoder layers with adapters, from 0; None for all
+    placement: str = "both"  # sub-layers with an adapter: one of `PLACEMENTS`
 
     def __post_init__(self) -> None:
         errors.check_int("The adapter size", self.size)

@@ -54,8 +54,7 @@ def trainable_names(names: Sequence[str], mode: str, top_layers: Optional[int] =
         pooler, head; everything if n is the number of layers), `layer_norm` (LayerNorms, head) or `head`.
       top_layers: n, only in mode `top_layers`.
 
-    Raises:
-      errors.UserError: there are fewer than n layers, or the mode is `adapter` and the model has no adapters.
+    Raise `errors.UserError` if there are fewer than n layers, or the mode is `adapter` and the model has no adapters.
     """
     check_mode(mode, top_layers)
     num_layers = count_layers(names)

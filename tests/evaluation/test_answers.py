@@ -7,12 +7,12 @@ import math
 import re
 import types
 import warnings
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from adapter_bert.evaluation.answers import AnswerRules, Candidate, PredictedAnswer, find_answer
+from adapter_bert.pipeline.spans import Window
 from tests.helpers import assert_mentions, message_of
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -20,13 +20,6 @@ pytestmark = pytest.mark.filterwarnings("error")
 CONTEXT = "Ada wrote notes in London."
 LOW = -5.0
 NOTHING = Candidate("", 1.0, 0.0, 0.0)
-
-
-class FakeWindow(NamedTuple):
-    first: int
-    starts: np.ndarray
-    ends: np.ndarray
-    has_max_context: np.ndarray
 
 
 def token_spans(context):
@@ -37,7 +30,7 @@ def token_spans(context):
 def window_of_spans(first, *spans, has_max_context=None):
     starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
     has_max_context = [True] * len(spans) if has_max_context is None else has_max_context
-    return FakeWindow(first, starts, ends, np.array(has_max_context, bool))
+    return Window(0, first, starts, ends, np.array(has_max_context, bool))
 
 
 def make_window(context=CONTEXT, first=3, tokens=slice(None), has_max_context=None):
