@@ -15,11 +15,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import sys
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 from adapter_bert.common import system
 
@@ -37,14 +38,13 @@ from adapter_bert.weights.exchange import ImportedTask, adapterhub, google_check
 from adapter_bert.weights.run_folder import RunFolder
 
 FORMATS = ("pack", "adapterhub", "checkpoint")
-CHECKPOINT_NAME = "model.ckpt"
 # Columns of `list`.
 TITLES = ("name", "task", "mode", "parameters", "MB", "score", "seed", "date")
 ALIGNMENT = ("left", "left", "left", "right", "right", "left", "right", "left")
 
 
 def create(args: argparse.Namespace) -> None:
-    """Create a bank from a base."""
+    """Create a bank in a new folder, with a copy of a base."""
     folder = Bank.check_absent(args.bank)
     is_hugging_face = os.path.isfile(os.path.join(args.base, huggingface.HF_CONFIG))
     if os.path.isfile(os.path.join(args.base, bases.CONFIG_NAME)) or not is_hugging_face:
@@ -68,13 +68,13 @@ def _describe_base(bank: Bank) -> str:
 
 
 def list_packs(bank: Bank, args: argparse.Namespace) -> None:
-    """Print a table of the packs, and totals."""
+    """Print a table of the packs and totals (1 MB is a million bytes)."""
     summaries = bank.summaries()
     print(f"{bank.folder}: {_describe_base(bank)}.")
     if summaries:
         rows = [_cells(summary) for summary in summaries]
         print(tabulate.tabulate(rows, TITLES, "plain", colalign=ALIGNMENT, disable_numparse=True))
-    print(describe_totals(summaries, parameters.count(bank.base.shapes)))
+    print(_describe_totals(summaries, parameters.count(bank.base.shapes)))
 
 
 def _cells(summary: PackSummary) -> Sequence[str]:
@@ -96,13 +96,13 @@ def _cells(summary: PackSummary) -> Sequence[str]:
     )
 
 
-def describe_totals(summaries: Sequence[PackSummary], base: int) -> str:
+def _describe_totals(summaries: Sequence[PackSummary], base: int) -> str:
     """Compare the size of a bank, whose base has so many parameters, with one fine-tuned model per task."""
+    count, size = len(summaries), sum(summary.size for summary in summaries) / 1e6
     total = base + sum(summary.parameters for summary in summaries)
-    count = "1 pack" if len(summaries) == 1 else f"{len(summaries)} packs"
-    text = f"{count}, {sum(summary.size for summary in summaries) / 1e6:.1f} MB; with the base {total:,} parameters"
-    if len(summaries) > 1:
-        text += f": {total / base:.2f}x one BERT instead of {len(summaries)}x with a fine-tuned BERT for each"
+    text = f"{count} pack{'' if count == 1 else 's'}, {size:.1f} MB; with the base {total:,} parameters"
+    if count > 1:
+        text += f": {total / base:.2f}x one BERT instead of {count}x with a fine-tuned BERT for each"
     return text + "."
 
 
@@ -148,7 +148,7 @@ def _format_value(value: Any) -> str:
 
 
 def add(bank: Bank, args: argparse.Namespace) -> None:
-    """Add a pack to the bank."""
+    """Add a pack."""
     pack = packs.read(packs.find(args.path))
     if args.results:
         pack = with_results(pack, args.results)
@@ -178,7 +178,8 @@ def with_results(pack: packs.Pack, path: str) -> packs.Pack:
 
 
 def remove(bank: Bank, args: argparse.Namespace) -> None:
-    """Remove packs; if one of the names is unknown, none."""
+    """Remove packs permanently."""
+    # If one of the names is unknown, none is removed.
     for name in args.names:
         bank.path(name)
     for name in dict.fromkeys(args.names):
@@ -186,7 +187,7 @@ def remove(bank: Bank, args: argparse.Namespace) -> None:
 
 
 def verify(bank: Bank, args: argparse.Namespace) -> None:
-    """Check every byte of the bank; exit with code 1 if something is wrong."""
+    """Check every byte of base and packs; the exit code is 1 if something is wrong."""
     problems = []
     for name, problem in bank.verify():
         print(f"BAD   {name}: {problem}" if problem else f"good  {name}", flush=True)
@@ -199,8 +200,9 @@ def verify(bank: Bank, args: argparse.Namespace) -> None:
 def export(bank: Bank, args: argparse.Namespace) -> None:
     """Write a pack for other programs."""
     if args.format == "pack":
-        inside = os.path.join(args.output, args.name + packs.ENDING)
-        path = args.output if packs.is_pack(args.output) else inside
+        path = args.output
+        if not packs.is_pack(path):
+            path = os.path.join(path, args.name + packs.ENDING)
         if not args.overwrite:
             files.check_absent(path)
         pack = bank.read(args.name)
@@ -214,7 +216,7 @@ def export(bank: Bank, args: argparse.Namespace) -> None:
         if not args.output:
             raise errors.UserError("--output is empty; expected a prefix, e.g. exports/cola/model.ckpt.")
         is_folder = os.path.isdir(args.output) or args.output.endswith("/")
-        prefix = os.path.join(args.output, CHECKPOINT_NAME) if is_folder else args.output
+        prefix = os.path.join(args.output, "model.ckpt") if is_folder else args.output
         count = google_checkpoints.export(bank.read(args.name), bank.tensors(), prefix, args.overwrite)
         flags = dict(bank.base.flags(), init_checkpoint=prefix)
         print(f"Wrote {prefix}.*: {count} variables of base and pack. Flags for programs like Google's:")
@@ -223,40 +225,42 @@ def export(bank: Bank, args: argparse.Namespace) -> None:
 
 def import_pack(bank: Bank, args: argparse.Namespace) -> None:
     """Add weights that other programs trained on this base."""
-    if args.format == "pack":
-        if args.task_name or args.labels is not None:
-            raise errors.UserError("A pack contains its task and labels: omit --task_name and --labels.")
-        _add(bank, packs.read(packs.find(args.path)), args)
-        return
-    if not args.task_name:
-        raise errors.UserError(f"--format={args.format} requires --task_name: the weights do not name their task.")
-    task, labels = find_task(args.task_name, args.labels)
-    limit = bank.base.config.max_position_embeddings
-    length = min(128, limit) if args.max_seq_length is None else args.max_seq_length
-    imported = ImportedTask(task, labels, length, packs.now(), args.do_lower_case == "true")
-    if args.format == "adapterhub":
-        pack = adapterhub.read(args.path, bank.base, imported)
+    if args.format != "pack":
+        pack = _convert(bank.base, args)
+    elif args.task_name or args.labels is not None:
+        raise errors.UserError("A pack contains its task and labels: omit --task_name and --labels.")
     else:
-        pack = google_checkpoints.read(args.path, bank.base, imported, args.adapter_activation)
-    if pack.config.head == "span":
-        if task in tasks.names():
-            raise errors.UserError(
-                f"The head in {args.path} answers questions as for SQuAD, but {task} is another kind of task. Give "
-                "another --task_name."
-            )
-        if args.max_seq_length is None:
-            pack = packs.Pack(dataclasses.replace(pack.config, max_seq_length=min(384, limit)), pack.tensors)
+        pack = packs.read(packs.find(args.path))
     _add(bank, pack, args)
 
 
-def find_task(name: str, labels: Optional[str]) -> Tuple[str, Optional[List[str]]]:
-    """Return the task's own spelling of its name, and the labels given by the user or the task, or None."""
-    given = None if labels is None else [label.strip() for label in labels.split(",") if label.strip()]
-    try:
-        task = tasks.get(name)
-    except errors.UserError:
-        return name, given
-    return task.name, list(task.labels) if given is None else given
+def _convert(base: bases.Base, args: argparse.Namespace) -> packs.Pack:
+    """Return the weights of another program as a pack."""
+    if not args.task_name:
+        raise errors.UserError(f"--format={args.format} requires --task_name: the weights do not name their task.")
+    name, labels = args.task_name, None
+    with contextlib.suppress(errors.UserError):  # it may be a task that only the user knows
+        task = tasks.get(args.task_name)
+        name, labels = task.name, list(task.labels)
+    if args.labels is not None:
+        labels = [label.strip() for label in args.labels.split(",") if label.strip()]
+    limit = base.config.max_position_embeddings
+    length = min(128, limit) if args.max_seq_length is None else args.max_seq_length
+    imported = ImportedTask(name, labels, length, packs.now(), args.do_lower_case == "true")
+    if args.format == "adapterhub":
+        pack = adapterhub.read(args.path, base, imported)
+    else:
+        pack = google_checkpoints.read(args.path, base, imported, args.adapter_activation)
+    if pack.config.head != "span":
+        return pack
+    if name in tasks.names():
+        raise errors.UserError(
+            f"The head in {args.path} answers questions as for SQuAD, but {name} is another kind of task. Give "
+            "another --task_name."
+        )
+    if args.max_seq_length is None:
+        length = min(384, limit)
+    return packs.Pack(dataclasses.replace(pack.config, max_seq_length=length), pack.tensors)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -264,36 +268,35 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def command(run: Callable[..., None], name: str, about: str) -> Callable[..., Any]:
-        added = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+    def command(name: str, run: Callable[..., None]) -> Callable[..., Any]:
+        about = str(run.__doc__)  # e.g. `Add a pack.`
+        added = commands.add_parser(name, help=about[0].lower() + about[1:-1], description=about)
         added.set_defaults(run=run)
         added.add_argument("--bank", required=True, help="local folder of the bank")
         return added.add_argument
 
-    option = command(create, "create", "create a bank in a new folder, with a copy of a base")
-    option(
-        "--base",
-        required=True,
-        help="folder with bert_config.json, bert_model.ckpt.* and vocab.txt or *.model, like Google's downloads; or a "
-        "Hugging Face BERT with config.json, *.safetensors and vocab.txt",
+    base = (
+        "folder with bert_config.json, bert_model.ckpt.* and vocab.txt or *.model, like Google's downloads; or a "
+        "Hugging Face BERT with config.json, *.safetensors and vocab.txt"
     )
-    command(list_packs, "list", "print a table of the packs and totals (1 MB is a million bytes)")
-    option = command(show, "show", "print the configuration of a pack")
+    command("create", create)("--base", required=True, help=base)
+    command("list", list_packs)
+    option = command("show", show)
     option("name", metavar="NAME", help="name of the pack")
     option("--json", action="store_true", help="print JSON")
-    option = command(add, "add", "add a pack")
+    option = command("add", add)
     option("path", metavar="PATH", help=f"a pack (*{packs.ENDING}), or the output folder of a training run")
     _add_name_options(option)
     option("--results", help="results.json of an evaluation of this pack, or its folder: adds the scores")
-    option = command(remove, "remove", "remove packs permanently")
+    option = command("remove", remove)
     option("names", metavar="NAME", nargs="+", help="name of a pack")
-    command(verify, "verify", "check every byte of base and packs; the exit code is 1 if something is wrong")
-    option = command(export, "export", "write a pack for other programs")
+    command("verify", verify)
+    option = command("export", export)
     option("name", metavar="NAME", help="name of the pack")
     option("--format", choices=FORMATS, default="pack", help="default: pack; a checkpoint includes the base")
     option("--output", required=True, help="pack: file or folder; adapterhub: folder; checkpoint: prefix")
     option("--overwrite", action="store_true", help="replace existing files")
-    _add_import_options(command(import_pack, "import", "add weights that other programs trained on this base"))
+    _add_import_options(command("import", import_pack))
     return parser
 
 

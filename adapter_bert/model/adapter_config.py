@@ -40,7 +40,7 @@ class AdapterConfig:
                 f"The adapter init scale must be a finite number of at least 0, found {self.init_scale!r}."
             )
         check_activation(self.activation)
-        object.__setattr__(self, "activation", (self.activation or "").lower())
+        object.__setattr__(self, "activation", "" if self.activation is None else self.activation.lower())
         if self.placement not in PLACEMENTS:
             raise errors.unknown("adapter placement", self.placement, PLACEMENTS)
         if self.layers is not None:

@@ -41,11 +41,6 @@ def reference_shapes(config: packs.PackConfig) -> dict:
     )
 
 
-def frozen(config: packs.PackConfig) -> list:
-    trained = reference_shapes(config)
-    return [name for name in reference_model.bert_shapes(config.architecture) if name not in trained]
-
-
 def assert_same(found: packs.Pack, expected: packs.Pack) -> None:
     assert found.config == expected.config
     assert set(found.tensors) == set(expected.tensors)
@@ -78,7 +73,7 @@ def join(values, entries, numbers: bytes, checksum=ZEROS) -> bytes:
 
 def with_tensors(content: bytes, tensors) -> bytes:
     """Return the pack with other tensors, whatever their types, and a valid checksum."""
-    kinds = {"float16": "F16", "float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "bool": "BOOL"}
+    kinds = {"float16": "F16", "float32": "F32", "float64": "F64", "int32": "I32"}
     entries, numbers = {}, b""
     # The widest first: some readers require alignment.
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):

@@ -6,20 +6,15 @@ import json
 import os
 import shutil
 import time
-from typing import Any, Dict, List
+from typing import Dict, List
 
 import numpy as np
 import pytest
 
-from adapter_bert.common import files
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
-from adapter_bert.weights.bank import BASE, Bank, PackSummary, check_name
+from adapter_bert.weights.bank import BASE, Bank, PackSummary
 from tests.helpers import ROOT, VOCABULARY, assert_mentions, make_pack, message_of, tiny_config, write_bert
 from tests.weights.pack_files import assert_same
-
-
-def no_links(*_: Any) -> None:
-    raise PermissionError(1, "Operation not permitted")
 
 
 def damage(path: str, position: int = -5) -> None:
@@ -150,7 +145,8 @@ def test_a_bank_written_by_the_first_version_still_loads(tmp_path):
 
 
 def test_packs_are_read_as_they_were_added_and_summarised_by_their_headers(bank):
-    added = {"cola.top_1": make_pack(bank.base, mode="full"), "sst-2": make_pack(bank.base)}
+    added = {"7": make_pack(bank.base, mode="full"), "SST-2.top_1": make_pack(bank.base)}
+    added["a" * 100] = make_pack(bank.base)
     for name, pack in added.items():
         path = bank.add(pack, name)
         assert path == bank.path(name) == os.path.join(bank.folder, "packs", f"{name}.safetensors")
@@ -162,31 +158,12 @@ def test_packs_are_read_as_they_were_added_and_summarised_by_their_headers(bank)
     assert bank.names() == list(added) and other_files(bank) == []
 
 
-@pytest.mark.parametrize("has_links", [True, False])
-def test_a_pack_is_replaced_only_on_demand(bank, monkeypatch, has_links):
-    if not has_links:
-        monkeypatch.setattr(os, "link", no_links)
-    first, second = make_pack(bank.base, 1), make_pack(bank.base, 2)
-    bank.add(first, "cola")
-    assert_mentions(message_of(bank.add, second, "cola"), "'cola'", "--replace")
-    assert bank.read("cola").fingerprint == first.fingerprint
-    bank.add(second, "cola", replace=True)
-    bank.add(first, "new", replace=True)
-    assert [bank.read(name).config.seed for name in ("cola", "new")] == [2, 1]
-    assert set(other_files(bank)) <= {".lock"}
-
-
 @pytest.mark.parametrize(
     "name",
     ["", ".", "..", ".cola", "-cola", "a/b", "../cola", "a\\b", "a b", "cola\n", "ä", "x.safetensors", "a" * 101],
 )
 def test_a_name_that_could_be_a_path_or_an_option_is_rejected(bank, name):
     assert_mentions(message_of(bank.add, None, name), repr(name), "--name")
-
-
-def test_common_names_are_allowed():
-    for name in ("cola", "SST-2", "mnli_m", "cola.seed-1", "7", "a" * 100):
-        check_name(name)
 
 
 def test_an_unknown_name_is_reported_with_the_existing_ones(bank):
@@ -197,13 +174,16 @@ def test_an_unknown_name_is_reported_with_the_existing_ones(bank):
     assert "../packs/cola" in message_of(bank.read, "../packs/cola")
 
 
-def test_a_pack_of_another_base_is_rejected(bank, tmp_path):
+def test_an_invalid_pack_or_one_of_another_base_is_rejected(bank, tmp_path):
+    pack = make_pack(bank.base)
+    tensors = dict(pack.tensors, output_bias=np.array([0, np.nan], np.float32))
+    assert "output_bias" in message_of(bank.add, packs.Pack(pack.config, tensors), "cola")
     write_bert(str(tmp_path / "other"), tiny_config(), seed=8)
     other = make_pack(bases.Base.find(str(tmp_path / "other")))
     assert_mentions(message_of(bank.add, other, "cola"), other.config.base)
+    assert bank.names() == []
     packs.write(os.path.join(bank.folder, "packs", "cola.safetensors"), other)
     assert_mentions(message_of(bank.read, "cola"), other.config.base)
-    assert bank.names() == ["cola"]
 
 
 @pytest.mark.parametrize("mode", ["adapter", "full"])
@@ -225,13 +205,6 @@ def test_case_and_values_that_only_matter_in_training_may_differ_but_not_the_voc
     assert bank.names() == ["cased"]
 
 
-def test_an_invalid_pack_is_rejected(bank):
-    pack = make_pack(bank.base)
-    tensors = dict(pack.tensors, output_bias=np.array([0, np.nan], np.float32))
-    assert "output_bias" in message_of(bank.add, packs.Pack(pack.config, tensors), "cola")
-    assert bank.names() == []
-
-
 def test_a_damaged_pack_is_not_read_but_can_be_removed(bank):
     bank.add(make_pack(bank.base), "cola")
     damage(bank.path("cola"))
@@ -244,12 +217,7 @@ def test_a_damaged_pack_is_not_read_but_can_be_removed(bank):
     assert bank.names() == [] and bank.summaries() == []
 
 
-def test_verify_finds_damaged_packs_and_a_changed_or_damaged_base(bank):
-    for name in ("one", "two", "three"):
-        bank.add(make_pack(bank.base), name)
-    damage(bank.path("three"))
-    assert [name for name, _ in bank.verify()] == [BASE, "one", "three", "two"]
-    assert list(problems(bank)) == ["three"]
+def test_verify_finds_a_changed_or_damaged_base(bank):
     tensors = bank.base.tensors()
     tensors["bert/pooler/dense/bias"] = tensors["bert/pooler/dense/bias"] + 1
     checkpoints.write(tensors, bank.base.checkpoint)
@@ -274,6 +242,10 @@ def test_leftovers_are_not_listed_and_removed_when_they_are_old(bank):
 
 
 def test_a_writer_whose_temporary_file_was_removed_fails(bank, monkeypatch):
-    monkeypatch.setattr(files, "_sync", os.remove)
+    def remove_temporary_file(_) -> None:
+        (name,) = other_files(bank)
+        os.remove(os.path.join(bank.folder, "packs", name))
+
+    monkeypatch.setattr(os, "fsync", remove_temporary_file)
     assert "cola" in message_of(bank.add, make_pack(bank.base), "cola")
     assert bank.names() == []

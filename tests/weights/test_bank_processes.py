@@ -15,7 +15,7 @@ from adapter_bert.weights import bases
 from adapter_bert.weights.bank import BASE, Bank
 from tests.helpers import make_pack
 from tests.kill import ForkServer
-from tests.weights.test_bank import no_links, other_files, problems
+from tests.weights.test_bank import other_files, problems
 
 ADDED, EXISTS = "added", "exists"
 barrier: Any = None  # of the processes of `in_parallel`
@@ -32,6 +32,10 @@ def in_parallel(function: Any, arguments: List[tuple]) -> list:
     shared = context.Barrier(len(arguments))
     with context.Pool(len(arguments), set_barrier, (shared,)) as pool:
         return pool.starmap(function, arguments, chunksize=1)
+
+
+def no_links(*_: Any) -> None:
+    raise PermissionError(1, "Operation not permitted")
 
 
 def slowly(step: Any, *paths: str) -> None:
@@ -115,12 +119,9 @@ def add_and_die(tell: Any, folder: str, name: str, place: str, step: str) -> Non
     [
         ("new", "before", "fsync", {"old": 1}, 1),
         ("new", "after", "fsync", {"old": 1}, 1),
-        ("new", "before", "link", {"old": 1}, 1),
         ("new", "after", "link", {"new": 2, "old": 1}, 1),
-        ("new", "before", "Remove", {"new": 2, "old": 1}, 1),
         ("new", "after", "Remove", {"new": 2, "old": 1}, 0),
         ("old", "before", "fsync", {"old": 1}, 1),
-        ("old", "after", "fsync", {"old": 1}, 1),
         ("old", "before", "Rename", {"old": 1}, 1),
         ("old", "after", "Rename", {"old": 2}, 0),
     ],

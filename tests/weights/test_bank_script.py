@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Dict
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
 from adapter_bert.model import parameters
-from adapter_bert.weights import packs
-from adapter_bert.weights.bank import Bank, PackSummary
+from adapter_bert.weights import checkpoints, fingerprints, packs
+from adapter_bert.weights.bank import Bank
 from adapter_bert.weights.exchange import huggingface
 from scripts import bank as command
 from tests.helpers import assert_mentions, make_pack
@@ -73,13 +71,7 @@ def test_list_prints_a_row_for_each_pack_and_totals(bank, here, capsys):
     assert lines[6].startswith("top CoLA top_layers 1 ")
     base = parameters.count(bank.base.shapes)
     total = base + sum(bank.read(name).num_parameters for name in ("cola", "rte", "squad", "top"))
-    assert_mentions(lines[7], "5 packs, ", f"{total:,} parameters", f"{total / base:.2f}x one BERT")
-
-
-def test_totals_are_compared_with_as_many_fine_tuned_models():
-    summaries = [PackSummary(f"task-{n}", 9_700_000, parameters=2_419_202) for n in range(9)]
-    text = command.describe_totals(summaries, 109_482_240)
-    assert_mentions(text, "9 packs", "87.3 MB", "131,255,058 parameters", "1.20x", "9x")
+    assert_mentions(lines[7], "5 packs, ", f"{total:,} parameters", f"{total / base:.2f}x one BERT", "5x")
 
 
 def test_show_prints_the_configuration_as_text_or_json(bank, here, capsys):
@@ -100,10 +92,12 @@ def test_add_takes_packs_and_run_folders_and_names_them_by_their_task(bank, here
     assert pack.fingerprint in run(capsys, "add", here, str(tmp_path))
     run(capsys, "add", here, str(tmp_path / packs.FILE_NAME), "--name=again")
     assert bank.names() == ["again", "sst-2"]
-    assert "'sst-2'" in failure("add", here, str(tmp_path))
+    assert_mentions(failure("add", here, str(tmp_path)), "'sst-2'", "--replace")
+    assert bank.read("sst-2").fingerprint == pack.fingerprint
     write_pack(tmp_path, make_pack(bank.base, 2, task="SST-2"), packs.FILE_NAME)
     run(capsys, "add", here, str(tmp_path), "--replace")
-    assert bank.read("sst-2").config.seed == 2
+    run(capsys, "add", here, str(tmp_path), "--name=new", "--replace")
+    assert [bank.read(name).config.seed for name in ("again", "new", "sst-2")] == [1, 2, 2]
     assert "nothing" in failure("add", here, str(tmp_path / "nothing"))
     assert "--name" in failure("add", here, write_pack(tmp_path, make_pack(bank.base, task="my task")))
 
@@ -136,9 +130,7 @@ def test_add_takes_the_scores_of_an_evaluation(bank, here, tmp_path, capsys):
     [
         ({"fingerprints": {"pack": "sha256:0123"}}, ["sha256:0123", "--adapter_pack"]),
         ({"fingerprints": None}, ["results.json", "fingerprint"]),
-        ({"metrics": {}}, ["results.json", "metrics"]),
         ({"metrics": {"matthews": "good"}}, ["matthews", "good"]),
-        ({"loss": "small"}, ["loss", "small"]),
         ({"task": "RTE"}, ["RTE", "CoLA"]),
     ],
     ids=str,
@@ -176,53 +168,16 @@ def test_a_pack_is_exported_and_imported_into_another_bank(bank, here, base, tmp
     assert "--task_name" in failure("import", here, exported, "--format=pack", "--task_name=RTE")
 
 
-def read_checkpoint(prefix: str) -> Dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(prefix)
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
-def test_an_exported_checkpoint_contains_base_and_pack(bank, here, tmp_path, capsys):
-    pack = make_pack(bank.base)
+@pytest.mark.parametrize("mode", ["adapter", "full"])
+def test_a_checkpoint_of_base_and_pack_is_exported_and_imported(bank, here, tmp_path, capsys, mode):
+    pack, prefix = make_pack(bank.base, mode=mode), str(tmp_path / "new" / "cola.ckpt")
     bank.add(pack, "cola")
-    prefix = str(tmp_path / "new" / "cola.ckpt")
     out = run(capsys, "export", here, "cola", "--format=checkpoint", f"--output={prefix}")
     assert_mentions(out, f"--init_checkpoint={prefix}", f"--vocab_file={bank.base.tokenizer_file}")
-    found = read_checkpoint(prefix)
-    step = found.pop("global_step")
-    assert (step.dtype, step.shape, step) == (np.int64, (), 12)
-    expected = dict(bank.base.tensors(), **pack.tensors)
-    assert {name: value.tobytes() for name, value in found.items()} == {
-        name: value.tobytes() for name, value in expected.items()
-    }
+    expected = dict(bank.base.tensors(), **pack.tensors, global_step=np.int64(12))
+    found = checkpoints.read_tensors(prefix, list(checkpoints.read_shapes(prefix)))
+    assert fingerprints.of_tensors(found) == fingerprints.of_tensors(expected)
     assert sorted(os.listdir(tmp_path / "new")) == ["cola.ckpt.data-00000-of-00001", "cola.ckpt.index"]
-
-
-def test_an_exported_checkpoint_is_replaced_only_on_demand_and_never_mixed(bank, here, tmp_path, capsys, monkeypatch):
-    for seed in (1, 2):
-        bank.add(make_pack(bank.base, seed), f"cola-{seed}")
-    run(capsys, "export", here, "cola-1", "--format=checkpoint", f"--output={tmp_path}/")
-    prefix = str(tmp_path / "model.ckpt")
-    again = ["export", here, "cola-2", "--format=checkpoint", f"--output={prefix}"]
-    assert "--overwrite" in failure(*again)
-    np.testing.assert_array_equal(read_checkpoint(prefix)["output_bias"], bank.read("cola-1").tensors["output_bias"])
-    run(capsys, *again, "--overwrite")
-    np.testing.assert_array_equal(read_checkpoint(prefix)["output_bias"], bank.read("cola-2").tensors["output_bias"])
-
-    def stop(source, target):
-        raise OSError(28, "No space left on device", target)
-
-    monkeypatch.setattr(os, "replace", stop)
-    assert "No space left" in failure(*again, "--overwrite")
-    assert not os.path.exists(prefix + ".index")
-    assert not [name for name in os.listdir(tmp_path) if "partial" in name]
-
-
-@pytest.mark.parametrize("mode", ["adapter", "full"])
-def test_a_checkpoint_of_google_is_imported_as_a_pack(bank, here, tmp_path, capsys, mode):
-    pack = make_pack(bank.base, mode=mode)
-    bank.add(pack, "cola")
-    prefix = str(tmp_path / "model.ckpt-12")
-    run(capsys, "export", here, "cola", "--format=checkpoint", f"--output={prefix}")
     take = ["import", here, prefix, "--format=checkpoint"]
     run(capsys, *take, "--task_name=cola", "--name=back")
     back = bank.read("back")
@@ -235,15 +190,29 @@ def test_a_checkpoint_of_google_is_imported_as_a_pack(bank, here, tmp_path, caps
     assert "2 classes" in failure(*take, "--name=x", "--task_name=MNLI")
 
 
-def test_a_pack_goes_to_adapterhub_and_back(bank, here, tmp_path, capsys):
-    pack, folder = make_pack(bank.base), str(tmp_path / "hub")
-    bank.add(pack, "cola")
-    run(capsys, "export", here, "cola", "--format=adapterhub", f"--output={folder}")
-    run(capsys, "import", here, folder, "--format=adapterhub", "--task_name=cola", "--name=back", "--max_seq_length=16")
-    back = bank.read("back")
-    assert back.fingerprint == pack.fingerprint
-    assert (back.config.task, back.config.labels, back.config.max_seq_length) == ("CoLA", ["0", "1"], 16)
-    assert folder in failure("export", here, "cola", "--format=adapterhub", f"--output={folder}")
+def test_an_exported_checkpoint_is_replaced_only_on_demand_and_never_mixed(bank, here, tmp_path, capsys, monkeypatch):
+    prefix = str(tmp_path / "model.ckpt")
+    first, second = make_pack(bank.base, 1), make_pack(bank.base, 2)
+    bank.add(first, "first")
+    bank.add(second, "second")
+    again = ["export", here, "second", "--format=checkpoint", f"--output={prefix}"]
+
+    def found() -> np.ndarray:
+        return checkpoints.read_tensors(prefix, ["output_bias"])["output_bias"]
+
+    run(capsys, "export", here, "first", "--format=checkpoint", f"--output={tmp_path}/")
+    assert "--overwrite" in failure(*again)
+    np.testing.assert_array_equal(found(), first.tensors["output_bias"])
+    run(capsys, *again, "--overwrite")
+    np.testing.assert_array_equal(found(), second.tensors["output_bias"])
+
+    def stop(source, target):
+        raise OSError(28, "No space left on device", target)
+
+    monkeypatch.setattr(os, "replace", stop)
+    assert "No space left" in failure(*again, "--overwrite")
+    assert not os.path.exists(prefix + ".index")
+    assert not [name for name in os.listdir(tmp_path) if "partial" in name]
 
 
 @pytest.mark.parametrize("form", ["adapterhub", "checkpoint"])
@@ -251,6 +220,7 @@ def test_packs_of_squad_are_exported_and_imported_without_labels(bank, here, tmp
     pack, output = make_pack(bank.base, **SPANS), str(tmp_path / "out")
     bank.add(pack, "squad")
     run(capsys, "export", here, "squad", f"--format={form}", f"--output={output}")
+    assert "--overwrite" in failure("export", here, "squad", f"--format={form}", f"--output={output}")
     take = ["import", here, output, f"--format={form}"]
     run(capsys, *take, "--task_name=SQuAD-v1.1", "--name=back")
     back = bank.read("back")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 
@@ -23,7 +22,6 @@ from tests.weights.pack_files import (
     FUZZ,
     ZEROS,
     assert_same,
-    frozen,
     nudged,
     reference_shapes,
     smallest,
@@ -50,19 +48,16 @@ VARIANTS = {
     "layer_norm": {"mode": "layer_norm"},
     "head": {"mode": "head"},
     "regression": {"head": "regression"},
-    "full_regression": {"mode": "full", "head": "regression"},
     "spans": {"head": "span"},
-    "full_spans": {"mode": "full", "head": "span"},
     "three_classes": {"mode": "head", "labels": ["entailment", "neutral", "contradiction"]},
     "unknown_training": dict(UNKNOWN, origin={"note": "test"}),
 }
-variants = pytest.mark.parametrize("variant", list(VARIANTS))
 
 
 # ------------------------------------------------------------------------------------------- round trip, format
 
 
-@variants
+@pytest.mark.parametrize("variant", list(VARIANTS))
 def test_a_pack_is_read_as_it_was_written_and_holds_the_variables_of_its_mode(path, tmp_path, variant):
     pack = make_pack(**VARIANTS[variant])
     packs.write(path, pack)
@@ -72,7 +67,8 @@ def test_a_pack_is_read_as_it_was_written_and_holds_the_variables_of_its_mode(pa
     with open(path, "rb") as file:
         assert packs.serialise(packs.read(path)) == file.read()
     assert pack.shapes() == reference_shapes(pack.config)
-    assert sorted(pack.config.frozen_names()) == sorted(frozen(pack.config))
+    base = reference_model.bert_shapes(pack.config.architecture)
+    assert sorted(pack.config.frozen_names()) == sorted(set(base) - set(pack.tensors))
     assert pack.config.make_head().kind == pack.config.head
     assert (pack.config.adapter_config is None) == (pack.config.adapter is None)
 
@@ -128,23 +124,13 @@ def test_non_finite_scores_are_read_as_none_and_the_order_of_metrics_is_kept(pat
     assert smallest(metrics={}).config.primary_metric is None
 
 
-@pytest.mark.parametrize("value", [0.0, -0.0, 1e-45, -3.4028234e38])
-def test_extreme_numbers_keep_every_bit(path, pack, value):
-    extreme = packs.Pack(pack.config, {name: np.full_like(tensor, value) for name, tensor in pack.tensors.items()})
-    packs.write(path, extreme)
-    assert_same(packs.read(path), extreme)
-
-
-def test_the_checksum_is_the_hash_of_the_file_with_zeros_in_its_place(content):
-    checksum = split(content)[0]["checksum"]
-    assert hashlib.sha256(content.replace(checksum.encode(), ZEROS.encode())).hexdigest() == checksum
-
-
-def test_a_pack_written_by_another_tool_is_read(path, pack, content):
-    for data in (with_config(content), with_tensors(content, pack.tensors)):
+def test_a_pack_written_by_another_tool_is_read_with_every_bit(path, pack, content):
+    extremes = [0.0, -0.0, 1e-45, -3.4028234e38]
+    extreme = {name: np.resize(np.float32(extremes), tensor.shape) for name, tensor in pack.tensors.items()}
+    for data, tensors in ((with_config(content), pack.tensors), (with_tensors(content, extreme), extreme)):
         assert data != content
         write_file(path, data)
-        assert_same(packs.read(path), pack)
+        assert_same(packs.read(path), packs.Pack(pack.config, tensors))
 
 
 def test_a_pack_for_bert_base_has_the_size_of_the_paper(path):
@@ -211,14 +197,6 @@ def test_a_pack_is_found_by_its_path_or_the_folder_of_its_run(tmp_path, pack):
 
 
 # ------------------------------------------------------------------------------------------- other models and bases
-
-
-@pytest.mark.parametrize("change", [{"num_attention_heads": 4}, {"hidden_act": "relu"}])
-def test_an_architecture_that_does_not_show_in_the_shapes_is_compared(change):
-    pack = make_pack()
-    packs.check_architecture(pack, "mine", dict(pack.config.architecture, hidden_dropout_prob=0.3), "base")
-    message = message_of(packs.check_architecture, pack, "mine", dict(pack.config.architecture, **change), "other")
-    assert_mentions(message, "mine", "other", *change, *change.values())
 
 
 def test_adapters_are_compared_except_for_their_initialisation():

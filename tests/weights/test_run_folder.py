@@ -53,8 +53,6 @@ def test_training_records_settings_and_fingerprints_and_evaluation_records_nothi
     "changes, fingerprints, facts",
     [
         ({"learning_rate": 1e-3}, {}, ("--learning_rate was 5e-05, is 0.001",)),
-        ({"adapter_size": 8}, {}, ("--adapter_size was 4, is 8",)),
-        ({"seed": 2}, {}, ("--seed was 1, is 2",)),
         ({}, {"train_data": "sha256:9"}, ("train_data was sha256:1, is sha256:9",)),
         ({"seed": 2}, {"labels": ["a"]}, ("--seed was 1, is 2", "labels was ['0', '1'], is ['a']")),
     ],
