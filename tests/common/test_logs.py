@@ -13,7 +13,6 @@ TENSORFLOW = "/usr/lib/python3/site-packages/tensorflow_estimator/python/estimat
 LINES = [
     ("/home/me/adapter_bert/training/trainer.py", logging.INFO, "step 1", True),
     (TENSORFLOW, logging.INFO, "Saving checkpoints for 10 into model.ckpt.", True),
-    (TENSORFLOW, logging.INFO, "Restoring parameters from model.ckpt-10", True),
     (TENSORFLOW, logging.INFO, "Graph was finalized.", False),
     (TENSORFLOW, logging.WARNING, "is deprecated", False),
     (TENSORFLOW, logging.ERROR, "Out of range", True),
@@ -30,21 +29,12 @@ def logger():
     found.setLevel(earlier[2])
 
 
-def shown(logger, path, level, text) -> bool:
-    return bool(logger.filter(logging.LogRecord("tensorflow", level, path, 1, text, (), None)))
-
-
 @pytest.mark.parametrize("path, level, text, expected", LINES)
-def test_lines_of_tensorflow_are_filtered(logger, path, level, text, expected):
+def test_lines_of_tensorflow_are_filtered_and_not_repeated_by_other_handlers(logger, path, level, text, expected):
+    record = logging.LogRecord("tensorflow", level, path, 1, text, (), None)
     logs.show_progress()
-    assert shown(logger, path, level, text) is expected
-    logs.show_progress(all_lines=True)
-    assert shown(logger, path, level, text) is True
-
-
-def test_lines_start_at_info_and_are_not_repeated_by_other_handlers(logger):
-    logs.show_progress()
-    logs.show_progress()
+    assert bool(logger.filter(record)) is expected
     assert tf.logging.get_verbosity() == tf.logging.INFO
     assert logger.propagate is False
-    assert len(logger.filters) == 1
+    logs.show_progress(all_lines=True)
+    assert logger.filter(record)

@@ -39,22 +39,19 @@ def test_handlers_are_restored_also_after_an_error(handled):
     assert handled == list(signals.SIGNALS)
 
 
-def test_signals_act_as_usual_if_disabled(handled):
-    with signals.deferred(enabled=False) as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert not stop.is_set and handled == [signal.SIGTERM]
-
-
-def test_another_thread_leaves_the_handlers_alone(handled):
-    requests = []
+@pytest.mark.parametrize("enabled", [True, False])
+def test_signals_act_as_usual_in_another_thread_or_if_disabled(handled, enabled):
+    stops = []
 
     def work():
-        with signals.deferred() as stop:
-            requests.append(stop)
+        with signals.deferred(enabled) as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            stops.append(stop.is_set)
 
-    before = [signal.getsignal(number) for number in signals.SIGNALS]
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert [request.is_set for request in requests] == [False]
-    assert [signal.getsignal(number) for number in signals.SIGNALS] == before
+    if enabled:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    else:
+        work()
+    assert (stops, handled) == ([False], [signal.SIGTERM])

@@ -55,12 +55,7 @@ def made_up_context(generator: random.Random, count: int) -> str:
 
 
 def made_up_answer(generator: random.Random, context: str, tokenizer) -> GoldAnswer:
-    """A range of a few tokens; with `tokenizer=None` of characters, visible at both ends."""
-    if tokenizer is None:
-        visible = [index for index, char in enumerate(context) if not char.isspace()]
-        first = generator.randrange(len(visible))
-        last = min(first + generator.randrange(20), len(visible) - 1)
-        return GoldAnswer(context[visible[first] : visible[last] + 1], visible[first])
+    """A range of a few tokens."""
     document = spans.tokenize_document(context, tokenizer)
     first = generator.randrange(len(document.ids))
     last = min(first + generator.randrange(4), len(document.ids) - 1)
@@ -68,7 +63,7 @@ def made_up_answer(generator: random.Random, context: str, tokenizer) -> GoldAns
     return GoldAnswer(context[start : int(document.ends[last])], start)
 
 
-def made_up(seed: int, tokenizer=None, paragraphs: int = 6, unanswerable: float = 0.0) -> Dataset:
+def made_up(seed: int, tokenizer, paragraphs: int = 6, unanswerable: float = 0.0) -> Dataset:
     """Paragraphs of one word up to several windows, with three questions each."""
     generator = random.Random(seed)
     made = []

@@ -13,7 +13,6 @@ from adapter_bert.common import parallel
 from adapter_bert.pipeline import features as features_module
 from adapter_bert.pipeline.features import (
     Encoder,
-    InputFeatures,
     PaddingInputExample,
     convert_examples_to_features,
     convert_single_example,
@@ -44,25 +43,16 @@ def convert(tokenizer, text_a, text_b=None, length=10, label="good", labels=LABE
     "a, b, length, tokens",
     [
         ("The cat sees it.", None, 10, "[CLS] the cat sees it . [SEP]"),
-        ("the cat runs", None, 5, "[CLS] the cat runs [SEP]"),
-        ("the cat runs", "it sees", 12, "[CLS] the cat runs [SEP] it sees [SEP]"),
         ("the cat", "it runs", 7, "[CLS] the cat [SEP] it runs [SEP]"),
         # A long text loses its end; word pieces count, not words.
-        ("the big cat sees the small dog", None, 5, "[CLS] the big cat [SEP]"),
         ("seeing cats", None, 10, "[CLS] see ##ing cats [SEP]"),
         ("seeing cats", None, 3, "[CLS] see [SEP]"),
         # Room for 4: b is longer (5), then as long (3), and loses again at a tie.
         ("the cat runs", "she sees the big dog", 7, "[CLS] the cat [SEP] she sees [SEP]"),
-        # One of the two is too long: the other stays whole.
-        ("she sees the big dog", "it", 7, "[CLS] she sees the [SEP] it [SEP]"),
-        ("it", "she sees the big dog", 7, "[CLS] it [SEP] she sees the [SEP]"),
-        # A tie with odd room: b is the shorter one in the end.
-        ("the cat runs", "the dog sees", 8, "[CLS] the cat runs [SEP] the dog [SEP]"),
         # No room for any text.
         ("the cat", "the dog", 3, "[CLS] [SEP] [SEP]"),
         ("", None, 4, "[CLS] [SEP]"),
         # A second text without tokens counts as absent, as in the original.
-        ("the cat", "", 6, "[CLS] the cat [SEP]"),
         ("the cat", "  ", 6, "[CLS] the cat [SEP]"),
     ],
 )
@@ -117,8 +107,6 @@ def test_features_are_listed_under_the_names_of_the_graph(tokenizer):
     assert (features.label_id, features.is_real_example) == (0, False)
     zeros = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), [0, 0, 0])
     assert features.as_lists() == dict(zeros, label_ids=[0], is_real_example=[0])
-    features = InputFeatures([2, 3], [1, 1], [0, 1], label_id=4)
-    assert list(features.as_lists().values()) == [[2, 3], [1, 1], [0, 1], [4], [1]]
 
 
 def test_the_first_example_is_logged(tokenizer, log):
