@@ -129,11 +129,7 @@ class Store:
 
 
 def run_side(measurement: Measurement, root: str, log_folder: str) -> Dict[str, Any]:
-    """Run one process and return the JSON object of its last line; its log goes to a file.
-
-    Raises:
-      RuntimeError: the process failed.
-    """
+    """Run one process and return the JSON object of its last line; raise `RuntimeError` if it failed."""
     os.makedirs(log_folder, exist_ok=True)
     log_path = os.path.join(log_folder, re.sub(r"[^\w.=-]+", "_", measurement.key) + ".log")
     command = [sys.executable, "-m", f"benchmarks.sides.{SIDES[measurement.side].module}", json.dumps(measurement.job)]

@@ -41,19 +41,12 @@ SHAPES = {
 
 
 class Side(NamedTuple):
-    """One side of a comparison.
+    """One side of a comparison."""
 
-    Attributes:
-      module: its module in `benchmarks.sides`.
-      title: its name in the table.
-      suites: names of the suites that it takes part in.
-      extra: its own part of a job.
-    """
-
-    module: str
-    title: str
-    suites: str
-    extra: Mapping[str, Any]
+    module: str  # in `benchmarks.sides`
+    title: str  # its name in the table
+    suites: str  # names of those that it takes part in
+    extra: Mapping[str, Any]  # its own part of a job
 
 
 _OURS: Dict[str, Any] = {"tuning": "adapter"}
@@ -78,18 +71,13 @@ SUITES = ("step", "epoch", "features", "predict", "sizes")
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """One process to run.
-
-    Attributes:
-      suite, case, side, round: identify it; rounds count from 0.
-      job: the job, including the side's own part.
-    """
+    """One process to run."""
 
     suite: str
     case: str
     side: str
-    round: int
-    job: Mapping[str, Any]
+    round: int  # counts from 0
+    job: Mapping[str, Any]  # including the side's own part
 
     @property
     def key(self) -> str:

@@ -66,12 +66,7 @@ def temporary_file(path: str) -> Iterator[str]:
 def atomic_write(path: str, replace: bool = True) -> Iterator[str]:
     """Yield a temporary path to write to; rename the file to `path` when the block succeeds, else remove it.
 
-    Args:
-      path: the final path.
-      replace: replace an existing file. If False, the path must be local.
-
-    Raises:
-      FileExistsError: `replace` is False and the path exists. If several processes try, one succeeds.
+    With `replace=False`, the path must be local, and `FileExistsError` is raised if it exists, see `rename_noreplace`.
     """
     with temporary_file(path) as temporary:
         yield temporary
@@ -185,12 +180,9 @@ def staging_folder(path: str) -> Iterator[str]:
 
 
 def remove_leftovers(folder: str, name: Optional[str], now: float) -> None:
-    """Remove temporary files of dead writers, judging by age: other machines may be writing to the folder.
+    """Remove temporary files of dead writers of `name`, or of any name, in a local folder.
 
-    Args:
-      folder: a local folder.
-      name: the intended final name; None for any.
-      now: current time on the clock of the file system, e.g. the time of a new file.
+    Judge by age, because other machines may be writing to the folder; `now` is the time of a new file.
     """
     pattern = re.compile((".+" if name is None else re.escape(name)) + _TEMPORARY)
     for path in (os.path.join(folder, entry) for entry in os.listdir(folder or ".") if pattern.fullmatch(entry)):
@@ -220,11 +212,7 @@ def rename_noreplace(temporary: str, final: str) -> None:
 
 
 def rename_folder_noreplace(temporary: str, final: str) -> None:
-    """Rename a complete local folder, replacing an empty folder.
-
-    Raises:
-      FileExistsError: the name is taken by a file or by a folder that is not empty.
-    """
+    """Rename a complete local folder. Raise `FileExistsError` if the name is taken, except by an empty folder."""
     try:
         os.rename(temporary, final)
     except OSError as error:

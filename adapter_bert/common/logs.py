@@ -20,8 +20,7 @@ def _is_useful(record: logging.LogRecord) -> bool:
 def show_progress(all_lines: bool = False) -> None:
     """Log messages of level INFO and above, each once (absl would repeat those of TensorFlow).
 
-    Args:
-      all_lines: keep all messages of TensorFlow; on a TPU they are the only progress shown.
+    `all_lines` keeps all messages of TensorFlow: on a TPU they are the only progress shown.
     """
     tf.logging.set_verbosity(tf.logging.INFO)
     logger = logging.getLogger("tensorflow")

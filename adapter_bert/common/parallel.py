@@ -45,16 +45,11 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[List[Item]]:
 def map_in_order(
     function: Callable[[Item], Result], items: Iterable[Item], processes: Optional[int] = None
 ) -> Iterator[Result]:
-    """Apply a function to items in forked processes and yield the results in order.
+    """Apply a function to items in forked processes, or in this one if `processes` is 1; yield the results in order.
 
-    Args:
-      function: need not be picklable, as the workers inherit it. It must not use TensorFlow's runtime, which may be in
-        use in this process when the workers are forked.
-      items: read when needed. Items and results must be picklable. Each should take about 10 ms or more.
-      processes: number of processes; default: `num_processes()`. With one, everything runs in this process.
-
-    Raises:
-      errors.UserError: a worker was killed.
+    Items are read when needed. Items and results must be picklable; each should take about 10 ms or more. The function
+    need not be picklable, as the workers inherit it. It must not use TensorFlow's runtime, which may be in use in this
+    process when the workers are forked.
     """
     processes = processes or num_processes()
     if processes == 1:

@@ -108,17 +108,10 @@ def training_input_fn(
     skip_steps: int = 0,
     label_types: Mapping[str, tf.DType] = CLASS_LABEL,
 ) -> InputFn:
-    """Return an estimator's `input_fn` for training.
+    """Return an estimator's `input_fn` for training, see `records.file_based_input_fn_builder`.
 
-    The order is that of `records.shuffled`, with examples exchanged within pools, see `pool_ends`. The data set ends
-    after the last training step.
-
-    Args:
-      input_file, seq_length, label_types: see `records.file_based_input_fn_builder`.
-      epoch_size: number of records.
-      total_steps: total number of training batches.
-      seed: seed of the training order; random if None.
-      skip_steps: number of batches to skip because they were used before an interruption.
+    The order is that of `records.shuffled`, with examples exchanged within pools, see `pool_ends`. The files have
+    `epoch_size` records. Of the `total_steps` batches, `skip_steps` were used before an interruption.
     """
     parse_records = records.parser(bucket_widths(seq_length), label_types)
     seed = random.randrange(2**31) if seed is None else seed

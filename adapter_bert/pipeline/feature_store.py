@@ -50,13 +50,10 @@ class FeatureStore:
         max_seq_length: int,
         pad_to: int = 1,
     ) -> List[str]:
-        """Return the TFRecord files with the features of these examples, in order.
+        """Return the TFRecord files with the features of these examples, in order. Their names start with `name`.
 
-        Args:
-          name: name of the split; the file names start with it.
-          examples: iterated once to build features, and never held in memory all at once.
-          labels, max_seq_length: see `features.Encoder`.
-          pad_to: batch size; padding examples complete the last batch.
+        Examples are iterated once to build features, and never held in memory all at once. Padding examples complete
+        the last batch of `pad_to`.
         """
         padding = -len(examples) % pad_to
         shown = with_progress(examples, len(examples), "features", "examples")

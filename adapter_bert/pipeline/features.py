@@ -59,12 +59,9 @@ class Encoder:
     """Encodes the examples of one task with one tokenizer."""
 
     def __init__(self, label_list: Sequence[str], max_seq_length: int, tokenizer: Any) -> None:
-        """Create an encoder.
+        """Create an encoder; `label_list` is in the order of the classes, and empty for regression.
 
-        Args:
-          label_list: labels in the order of the classes; empty for regression.
-          max_seq_length: maximum number of tokens of a sequence; at least three, for the special tokens of a pair.
-          tokenizer: has `token_ids`, or else `tokenize` and `convert_tokens_to_ids`.
+        The tokenizer has `token_ids`, or else `tokenize` and `convert_tokens_to_ids`.
         """
         if max_seq_length < 3:
             raise errors.UserError(f"max_seq_length must be at least 3, for [CLS] [SEP] [SEP], found {max_seq_length}.")

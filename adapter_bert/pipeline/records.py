@@ -66,10 +66,8 @@ def _to_int32(features: Features) -> Features:
 def parser(widths: Sequence[int], label_types: Mapping[str, tf.DType]) -> Callable[[tf.Tensor], Features]:
     """Return a function for tf.data that parses a batch of records of either format, string [B].
 
-    Args:
-      widths: allowed widths in ascending order; the smallest one that holds the longest sequence is used. With a
-        single width, the shape is static.
-      label_types: names and types of the features besides tokens, see `model.heads.Head`.
+    Sequences are padded to the first of the ascending `widths` that holds the longest one. With a single width, the
+    shape is static. `label_types` are the features besides tokens, see `model.heads.Head`.
     """
 
     @graph_function
@@ -136,12 +134,10 @@ def file_based_input_fn_builder(
     """Return an estimator's `input_fn` that reads TFRecord files and pads every sequence to one length.
 
     Args:
-      input_file: one path, or several in order.
-      seq_length: tokens per sequence, including padding; at least the length in the file.
-      is_training: shuffle and repeat forever, instead of one pass in the order of the file.
+      is_training: shuffle and repeat forever, instead of one pass in the order of the files.
       drop_remainder: drop a last batch that is not full.
-      seed: seed of the training order.
-      skip_examples: number of examples to skip because they were used before an interruption.
+      seed: seed of the training order; random if None.
+      skip_examples: number of training examples that were used before an interruption.
       label_types: see `parser`.
     """
 

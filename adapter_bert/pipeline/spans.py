@@ -21,15 +21,10 @@ PARAGRAPHS_PER_CHUNK = 8
 
 
 class Document(NamedTuple):
-    """A tokenized paragraph.
-
-    Attributes:
-      ids: ids of the tokens.
-      starts, ends: int [tokens], the character range of each token in the paragraph.
-    """
+    """A tokenized paragraph."""
 
     ids: List[int]
-    starts: np.ndarray
+    starts: np.ndarray  # int [tokens], where each token starts in the text
     ends: np.ndarray
 
     def find(self, answer: Optional[GoldAnswer]) -> Optional[Tuple[int, int]]:
@@ -45,20 +40,13 @@ class Document(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Part of a paragraph, as the network sees it together with a question.
+    """Part of a paragraph, as the network sees it together with a question."""
 
-    Attributes:
-      begin: index of its first token in the paragraph.
-      first: position of that token in the sequence.
-      starts, ends: int [tokens], the character range of each token in the paragraph.
-      has_max_context: bool [tokens], whether no other window has more context around the token.
-    """
-
-    begin: int
-    first: int
-    starts: np.ndarray
+    begin: int  # index of its first token in the paragraph
+    first: int  # position of that token in the sequence
+    starts: np.ndarray  # int [tokens], see `Document`
     ends: np.ndarray
-    has_max_context: np.ndarray
+    has_max_context: np.ndarray  # bool [tokens], whether no other window has more context around the token
 
 
 # Features of a window without padding, under their names in records and in the graph, see `SpanHead`.

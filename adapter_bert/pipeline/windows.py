@@ -9,17 +9,11 @@ from adapter_bert.common import errors
 
 @dataclasses.dataclass(frozen=True)
 class WindowConfig:
-    """Lengths of windows in tokens.
+    """Lengths of windows in tokens."""
 
-    Attributes:
-      max_seq_length: length of a sequence `[CLS] question [SEP] window [SEP]`.
-      doc_stride: distance between the starts of consecutive windows.
-      max_query_length: longer questions are truncated to this length.
-    """
-
-    max_seq_length: int = 384
-    doc_stride: int = 128
-    max_query_length: int = 64
+    max_seq_length: int = 384  # of a sequence `[CLS] question [SEP] window [SEP]`
+    doc_stride: int = 128  # distance between the starts of consecutive windows
+    max_query_length: int = 64  # longer questions are truncated
 
     def check(self) -> None:
         """Raise `errors.UserError` if windows would not cover a paragraph."""

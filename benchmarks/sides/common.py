@@ -32,10 +32,10 @@ def random_batch(job: Job) -> Dict[str, np.ndarray]:
     random = np.random.RandomState(job["seed"])
     shape = (job["batch"], job["length"])
     return {
-        "ids": random.randint(0, job["config"]["vocab_size"], shape),
-        "mask": np.ones(shape, np.int64),
-        "segments": np.zeros(shape, np.int64),
-        "labels": random.randint(0, CLASSES, job["batch"]),
+        "input_ids": random.randint(0, job["config"]["vocab_size"], shape),
+        "input_mask": np.ones(shape, np.int64),
+        "segment_ids": np.zeros(shape, np.int64),
+        "label_ids": random.randint(0, CLASSES, job["batch"]),
     }
 
 
@@ -56,9 +56,7 @@ def timed_steps(step: Callable[[], float], job: Job) -> Result:
 def timed_predictions(predict: Callable[[List[str], int], Sequence[Any]], job: Job) -> Result:
     """Time warm predictions of SST-2 sentences: one by one (median), or all at once in batches.
 
-    Args:
-      predict: function of texts and batch size that returns one prediction for each text.
-      job: the job.
+    `predict` takes texts and a batch size, and returns one prediction for each text.
     """
     with open(os.path.join(job["data_dir"], "dev.tsv"), encoding="utf-8") as file:
         texts = [line.split("\t")[0] for line in file][1 : job["sentences"] + 1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from adapter_bert.common import system
 
@@ -43,37 +43,19 @@ class Product(NamedTuple):
         return batch + (self.rows, self.inner), batch + (self.inner, self.columns), batch + (self.rows, self.columns)
 
 
-def frozen(rows: int, inner: int, columns: int) -> List[Product]:
+def frozen(rows: int, inner: int, columns: int, batch: int = 1) -> List[Product]:
     """A frozen projection: forward and the gradient of its input."""
-    return [Product(rows, inner, columns), Product(rows, columns, inner)]
+    return [Product(rows, inner, columns, batch), Product(rows, columns, inner, batch)]
 
 
-def trained(rows: int, inner: int, columns: int) -> List[Product]:
-    """A trained projection: also the gradient of its weights."""
-    return frozen(rows, inner, columns) + [Product(inner, rows, columns)]
+def trained(rows: int, inner: int, columns: int, batch: int = 1) -> List[Product]:
+    """A trained projection, or a product of two activations: also the gradient of the right operand."""
+    return frozen(rows, inner, columns, batch) + [Product(inner, rows, columns, batch)]
 
 
-def both_gradients(rows: int, inner: int, columns: int, batch: int) -> List[Product]:
-    """A product of two activations: forward and the gradients of both."""
-    return [
-        Product(rows, inner, columns, batch),
-        Product(rows, columns, inner, batch),
-        Product(inner, rows, columns, batch),
-    ]
-
-
-def layer_products(
-    config: Mapping[str, int], batch: int, length: int, adapter_size: int, outputs: Optional[int] = None
-) -> List[Product]:
-    """Return the products of one encoder layer with its two adapters.
-
-    Args:
-      config: sizes of the network, named as in `bert_config.json`.
-      batch, length: examples in a batch, tokens of each.
-      adapter_size: units of the bottleneck.
-      outputs: number of tokens of each example whose output is needed; all by default.
-    """
-    outputs = outputs or length
+def layer_products(job: common.Job, outputs: int) -> List[Product]:
+    """Return the products of one encoder layer with its two adapters; `outputs` tokens of each example are needed."""
+    config, batch, length, adapter_size = job["config"], job["batch"], job["length"], job["adapter_size"]
     width, wide, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     head_size, tokens, rows = width // heads, batch * length, batch * outputs
     adapter = trained(rows, width, adapter_size) + trained(rows, adapter_size, width)
@@ -81,8 +63,8 @@ def layer_products(
         *frozen(rows, width, width),  # query
         *frozen(tokens, width, width),  # key
         *frozen(tokens, width, width),  # value
-        *both_gradients(outputs, head_size, length, batch * heads),  # attention scores
-        *both_gradients(outputs, length, head_size, batch * heads),  # attention context
+        *trained(outputs, head_size, length, batch * heads),  # attention scores
+        *trained(outputs, length, head_size, batch * heads),  # attention context
         *frozen(rows, width, width),  # attention output
         *adapter,
         *frozen(rows, width, wide),  # intermediate
@@ -91,19 +73,17 @@ def layer_products(
     ]
 
 
-def top_products(config: Mapping[str, int], batch: int, length: int, adapter_size: int) -> List[Product]:
-    """Return the products of the last layer for the first token, of the frozen pooler and of the head."""
-    width = config["hidden_size"]
-    last = layer_products(config, batch, length, adapter_size, outputs=1)
-    return last + frozen(batch, width, width) + trained(batch, width, common.CLASSES)
+def step_products(job: common.Job) -> Tuple[List[Product], List[Product]]:
+    """Return the products of a lower layer; and of the last layer for the first token, the pooler and the head."""
+    batch, width = job["batch"], job["config"]["hidden_size"]
+    top = layer_products(job, outputs=1) + frozen(batch, width, width) + trained(batch, width, common.CLASSES)
+    return layer_products(job, outputs=job["length"]), top
 
 
 def step_flops(job: common.Job) -> int:
     """Return the floating point operations of the matrix products of a whole step."""
-    sizes = (job["config"], job["batch"], job["length"], job["adapter_size"])
-    below = job["config"]["num_hidden_layers"] - 1
-    layer, top = (sum(p.flops for p in found) for found in (layer_products(*sizes), top_products(*sizes)))
-    return below * layer + top
+    layer, top = (sum(product.flops for product in products) for products in step_products(job))
+    return (job["config"]["num_hidden_layers"] - 1) * layer + top
 
 
 def torch_multiplier() -> Callable[[Product], Callable[[], Any]]:
@@ -144,8 +124,7 @@ def run_all(products: List[Callable[[], Any]]) -> float:
 def step(job: common.Job) -> common.Result:
     """Time the products of a whole step."""
     prepare = {"torch": torch_multiplier, "tensorflow": tensorflow_multiplier}[job["library"]]()
-    sizes = (job["config"], job["batch"], job["length"], job["adapter_size"])
-    layer, top = ([prepare(product) for product in found] for found in (layer_products(*sizes), top_products(*sizes)))
+    layer, top = ([prepare(product) for product in products] for products in step_products(job))
     below = job["config"]["num_hidden_layers"] - 1
     layers = min(LAYERS, below)
     run_all(layer + top)

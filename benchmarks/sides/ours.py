@@ -39,15 +39,8 @@ SCHEDULED_STEPS = 10000
 
 def make_features(job: common.Job) -> Dict[str, tf.Tensor]:
     """Return a batch from a dataset, as the input pipeline yields it: it is not a constant of the graph."""
-    batch = common.random_batch(job)
-    arrays = {
-        "input_ids": batch["ids"],
-        "input_mask": batch["mask"],
-        "segment_ids": batch["segments"],
-        "label_ids": batch["labels"],
-        "is_real_example": np.ones_like(batch["labels"]),
-    }
-    arrays = {name: values.astype("int32") for name, values in arrays.items()}
+    arrays = {name: values.astype("int32") for name, values in common.random_batch(job).items()}
+    arrays["is_real_example"] = np.ones_like(arrays["label_ids"])
     return tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensors(arrays).repeat()).get_next()
 
 

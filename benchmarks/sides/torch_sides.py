@@ -100,9 +100,8 @@ def step(job: common.Job) -> common.Result:
     """Time training steps on random weights and one random batch."""
     model = prepare(random_model(job), job).train()
     optimizer = make_optimizer(model)
-    batch = common.random_batch(job)
-    names = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "segments", "labels": "labels"}
-    inputs = {theirs: torch.tensor(batch[name]) for theirs, name in names.items()}
+    names = ("input_ids", "attention_mask", "token_type_ids", "labels")  # in the order of the batch
+    inputs = dict(zip(names, map(torch.tensor, common.random_batch(job).values())))
     result = common.timed_steps(lambda: train_step(model, optimizer, inputs), job)
     return dict(result, trained=sum(parameter.numel() for parameter in trained_parameters(model)))
 
