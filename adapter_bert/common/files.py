@@ -6,6 +6,7 @@ All files of the project are written here. A file or folder is written under the
     write_bytes, write_text, write_json    one file; `atomic_write` for other writers
     staging_folder                         several files that appear together
     rename_noreplace, …_folder_…           a name that only one of several writers may take
+    replace_folder                         a folder in the place of another
 
 Unless stated otherwise, paths may have a scheme that `tf.gfile` supports (`gs://…`).
 """
@@ -13,6 +14,7 @@ Unless stated otherwise, paths may have a scheme that `tf.gfile` supports (`gs:/
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import math
@@ -32,6 +34,8 @@ from adapter_bert.common.lazy_tensorflow import tf
 LEFTOVER_SECONDS = 3600
 
 _TEMPORARY = r"\.[0-9a-f]{8}\.partial"
+# Constants of Linux, which Python does not have.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # Errors of file systems without hard links.
 _NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -219,6 +223,38 @@ def rename_folder_noreplace(temporary: str, final: str) -> None:
         if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR, errno.EEXIST):
             raise _taken(final) from None
         raise
+
+
+def replace_folder(temporary: str, final: str) -> None:
+    """Rename a complete local folder. An existing folder `final` gets the temporary name, which the caller removes.
+
+    Linux swaps the two names in one step. Where the system or the file system cannot do that, a process that is killed
+    between two renames leaves the old folder, complete, as `<final>.<8 hex digits>.old`.
+    """
+    if not os.path.isdir(final):
+        os.rename(temporary, final)
+    elif not _swap(temporary, final):
+        older = temporary[: -len("partial")] + "old"
+        os.rename(final, older)
+        try:
+            os.rename(temporary, final)
+        except OSError:
+            os.rename(older, final)
+            raise
+        os.rename(older, temporary)
+
+
+def _swap(one: str, other: str) -> bool:
+    """Swap the names of two folders in one step; return whether this is supported here."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:  # macOS, or a C library before 2018
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL):  # of the kernel, of the file system
+        return False
+    raise OSError(number, os.strerror(number), other)
 
 
 def _taken(path: str) -> FileExistsError:

@@ -11,29 +11,18 @@ from adapter_layers import AdapterConfig
 
 
 class ImportedTask(NamedTuple):
-    """Information about a task that files of other libraries do not record.
-
-    Attributes:
-      name: name of the task.
-      labels: the classes in the order of the head; empty for regression and spans; None for the labels of the head.
-      max_seq_length: length of sequences in training.
-      created: date of the pack.
-      do_lower_case: whether text was lower-cased in training.
-    """
+    """Information about a task that files of other libraries do not record."""
 
     name: str
-    labels: Optional[Sequence[str]]
+    labels: Optional[Sequence[str]]  # in the order of the head; empty for regression and spans; None: those of the head
     max_seq_length: int
-    created: str
+    created: str  # date of the pack
     do_lower_case: bool = True
 
     def choose_labels(self, head: str, theirs: Sequence[str]) -> List[str]:
         """Return the labels given by the user, or else those of the head; raise a `UserError` if they do not match.
 
-        Args:
-          head: kind and place of the head, for messages.
-          theirs: its classes in the order of the units, `LABEL_0` and so on if they have no names; empty for regression
-            and spans.
+        `head` is its kind and place, for messages; `theirs` are its classes in the order of the units.
         """
         labels = list(theirs if self.labels is None else self.labels)
         if len(labels) != len(theirs):

@@ -79,14 +79,7 @@ answer. This code truncates a text that is longer than a sequence; to search all
 
 
 def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = False) -> None:
-    """Write a pack as a folder for AdapterHub's `load_adapter`.
-
-    Args:
-      pack: a pack of the tuning mode `adapter`.
-      base: the base on which it was trained.
-      folder: receives the adapter, its head, the LayerNorms, and a `README.md` with the code that loads them.
-      overwrite: replace an earlier export.
-    """
+    """Write a pack, which was trained on this base, as a folder of `FILES` for AdapterHub's `load_adapter`."""
     config = pack.config
     tensors.check_output(folder, FILES, overwrite, allow_others=False)
     adapter = _check_exportable(config)
@@ -96,7 +89,7 @@ def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = Fa
     name = adapter_name(config.task)
     described = configs.describe_adapter(config, adapter, name)
     described.update(base_fingerprint=config.base, layer_norms=LAYER_NORMS)  # for `read`; AdapterHub ignores them
-    with tensors.replaced_files(folder, FILES, configs.CONFIG) as staging:
+    with tensors.replaced_folder(folder) as staging:
         files.write_json(os.path.join(staging, configs.CONFIG), described)
         files.write_json(os.path.join(staging, configs.HEAD_CONFIG), configs.describe_head(config, name))
         files.write_text(os.path.join(staging, README), _readme(config, adapter.size))
@@ -154,13 +147,8 @@ def _readme(config: packs.PackConfig, size: int) -> str:
 def read(folder: str, base: bases.Base, task: ImportedTask) -> packs.Pack:
     """Read a folder written by AdapterHub's `save_adapter(…, use_safetensors=True)`, with its head.
 
-    AdapterHub's dropout rates, which matter only in training, are ignored.
-
-    Args:
-      folder: a local folder.
-      base: the BERT on which the adapter was trained; AdapterHub does not record it. If the folder has no LayerNorms,
-        the pack gets those of the base.
-      task: everything else.
+    The base is the BERT on which the adapter was trained, which AdapterHub does not record. If the folder has no
+    LayerNorms, the pack gets those of the base. Dropout rates, which matter only in training, are ignored.
     """
     if not os.path.isdir(folder):
         raise errors.UserError(f"There is no folder {folder}; expected one written by AdapterHub's save_adapter.")

@@ -37,14 +37,8 @@ def read(prefix: str, base: bases.Base, task: ImportedTask, activation: str = "g
     A checkpoint with adapters becomes a pack of the mode `adapter`, for the base that its frozen weights form. Without
     adapters it becomes a pack of the mode `full`, because it does not record which weights were trained.
 
-    Args:
-      prefix: prefix of the checkpoint.
-      base: provides architecture and vocabulary. Its weights are not compared, see `packs.check_base`.
-      task: everything else; only labels of SQuAD may be None, as checkpoints do not contain labels.
-      activation: activation of the adapters; Google's code has only this one.
-
-    Raises:
-      errors.UserError: the checkpoint is not fine-tuned, or does not match the architecture or the labels.
+    The base provides architecture and vocabulary. Its weights are not compared, see `packs.check_base`. Only labels of
+    SQuAD may be None, as checkpoints do not contain labels. Google's code has only the default activation.
     """
     prefix = checkpoints.find_prefix(prefix)
     shapes = checkpoints.read_shapes(prefix)

@@ -95,12 +95,9 @@ def hf_config(config: modeling.BertConfig, path: str) -> Dict[str, Any]:
 
 
 def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion:
-    """Convert a folder to Google's layout. The files appear in `output_dir` once all are complete.
+    """Convert a local folder with `config.json`, safetensors weights and `vocab.txt` or `tokenizer.json`.
 
-    Args:
-      hf_dir: a local folder with `config.json`, safetensors weights and `vocab.txt` or `tokenizer.json`.
-      output_dir: created if necessary.
-      overwrite: replace the files of an earlier conversion.
+    The files appear in `output_dir`, which may contain others, once all are complete.
     """
     if not os.path.isdir(hf_dir):
         raise errors.UserError(f"There is no folder {hf_dir}; expected a downloaded Hugging Face model.")
@@ -196,13 +193,9 @@ def _draw_pooler(rows: Sequence[tensors.TensorRow], stddev: float) -> Dict[str, 
 
 
 def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: bool = False) -> None:
-    """Write a base as a folder for Hugging Face's `BertModel`: the inverse of `convert`.
+    """Write a base as a folder of `HF_FILES` for Hugging Face's `BertModel`: the inverse of `convert`.
 
-    Args:
-      base: the base in Google's layout.
-      hf_dir: receives `HF_FILES`.
-      do_lower_case: whether the tokenizer lower-cases, which Google's layout does not record.
-      overwrite: replace an earlier export.
+    `do_lower_case` says whether the tokenizer lower-cases, which Google's layout does not record.
     """
     if base.spm_model_file:
         raise errors.UserError(
@@ -232,7 +225,7 @@ def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: b
         "do_lower_case": do_lower_case,
         "model_max_length": config.max_position_embeddings,
     }
-    with tensors.replaced_files(hf_dir, HF_FILES, HF_CONFIG) as staging:
+    with tensors.replaced_folder(hf_dir) as staging:
         files.write_json(os.path.join(staging, HF_CONFIG), described)
         files.write_json(os.path.join(staging, HF_TOKENIZER), tokenizer)
         files.write_text(os.path.join(staging, VOCAB_NAME), "\n".join(vocabulary) + "\n")

@@ -14,7 +14,6 @@ from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 import numpy as np
 import safetensors
 import safetensors.numpy
-import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors, files
 from adapter_bert.common.text import first_names
@@ -134,13 +133,8 @@ def load(
 ) -> Tuple[Dict[str, np.ndarray], List[str]]:
     """Return Google's name -> value as float32, and the stored names of tensors that were skipped.
 
-    Args:
-      rows: the tensors that the file `config` requires.
-      stored: the tensors in the file or folder `where`; others than these must be skipped.
-      may_skip: whether the tensor with this stored name may be skipped.
-
-    Raises:
-      errors.UserError: a tensor is missing or unknown, has another shape or type, or contains NaN or infinity.
+    Raises a `UserError` if a tensor that the file `config` requires (`rows`) is missing in the file or folder `where`,
+    has another shape or type, or contains NaN or infinity, and if others are `stored` that `may_skip` does not allow.
     """
     shapes = {name: tensor.shape for name, tensor in stored.items()}
     mismatch = parameters.describe_mismatch({row.hf: row.hf_shape for row in rows}, shapes)
@@ -197,18 +191,14 @@ def matching(folder: str, patterns: Sequence[str]) -> List[str]:
 
 
 def check_output(folder: str, patterns: Sequence[str], overwrite: bool, allow_others: bool = True) -> None:
-    """Raise a `UserError` unless such files can be written to a folder.
+    """Raise a `UserError` unless files that match the patterns can be written to a folder, which need not exist.
 
-    Args:
-      folder: must be local; need not exist.
-      patterns: the files that are going to be written.
-      overwrite: whether they may exist.
-      allow_others: whether there may be other files, which a library might load with them.
+    `overwrite` says whether they may exist, `allow_others` whether other files may: a library might load those too.
     """
     if "://" in folder:
         raise errors.UserError(f"{folder} is not a local folder: write to a local one, then copy it.")
     existing = matching(folder, patterns)
-    others = sorted(set(matching(folder, ["[!.]*"])) - set(existing))
+    others = sorted(set(matching(folder, ["*"])) - set(existing))
     if others and not allow_others:
         raise errors.UserError(f"{folder} contains other files: {first_names(others)}; choose another folder.")
     if existing and not overwrite:
@@ -218,23 +208,31 @@ def check_output(folder: str, patterns: Sequence[str], overwrite: bool, allow_ot
 
 
 @contextlib.contextmanager
+def replaced_folder(folder: str) -> Iterator[str]:
+    """Yield an empty folder, which takes the place of `folder` if the block succeeds, see `files.replace_folder`."""
+    folder = os.path.realpath(folder)
+    with files.user_errors(f"Cannot write to {folder}"), files.staging_folder(folder) as staging:
+        yield staging
+        files.replace_folder(staging, folder)
+
+
+@contextlib.contextmanager
 def replaced_files(folder: str, patterns: Sequence[str], key: str) -> Iterator[str]:
     """Yield an empty folder; if the block succeeds, its files replace those in `folder` that match the patterns.
 
-    Nothing can be loaded without the file `key`. It is removed first and written last, so a killed process never leaves
-    a loadable mixture of old and new files.
+    For folders that may contain other files. Nothing can be loaded without the file `key`. It is removed first and
+    written last, so a killed process never leaves a loadable mixture of old and new files.
     """
     folder = os.path.realpath(folder)
     is_new = not os.path.isdir(folder)
     try:
-        with files.staging_folder(os.path.join(folder, ".exchange")) as staging:
+        staging_name = os.path.join(folder, ".exchange")
+        with files.user_errors(f"Cannot write to {folder}"), files.staging_folder(staging_name) as staging:
             yield staging
             for name in sorted(matching(folder, patterns), key=lambda name: name != key):
                 os.remove(os.path.join(folder, name))
             for name in sorted(os.listdir(staging), key=lambda name: name == key):
                 os.replace(os.path.join(staging, name), os.path.join(folder, name))
-    except (OSError, tf.errors.OpError) as error:
-        raise errors.UserError(f"Cannot write to {folder}: {errors.reason(error)}.") from error
     finally:
         if is_new:
             with contextlib.suppress(OSError):  # it is not empty, unless writing has failed
