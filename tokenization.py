@@ -100,27 +100,23 @@ def load_vocab(vocab_file: str) -> Dict[str, int]:
 
 def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable[Any]) -> List[Any]:
     """Look up tokens or ids; raise `UserError` for the first that is not in `vocab`."""
-    return _look_up(vocab, items, "Token or id")
+    try:
+        return [vocab[item] for item in items]
+    except KeyError as error:
+        raise UserError(
+            f"The token or id {error.args[0]!r} is not in the vocabulary, which has {len(vocab):,} entries. Check that "
+            "the data and the vocabulary belong together."
+        ) from None
 
 
 def convert_tokens_to_ids(vocab: Mapping[str, int], tokens: Iterable[str]) -> List[int]:
     """Return the ids of tokens; raise `UserError` for the first that is not in `vocab`."""
-    return _look_up(vocab, tokens, "Token")
+    return convert_by_vocab(vocab, tokens)
 
 
 def convert_ids_to_tokens(inv_vocab: Mapping[int, str], ids: Iterable[int]) -> List[str]:
     """Return the tokens of ids; raise `UserError` for the first that is not in `inv_vocab`."""
-    return _look_up(inv_vocab, ids, "Id")
-
-
-def _look_up(table: Mapping[Any, Any], items: Iterable[Any], kind: str) -> List[Any]:
-    try:
-        return [table[item] for item in items]
-    except KeyError as error:
-        raise UserError(
-            f"{kind} {error.args[0]!r} is not in the vocabulary, which has {len(table):,} entries. Check that the data "
-            "and the vocabulary belong together."
-        ) from None
+    return convert_by_vocab(inv_vocab, ids)
 
 
 def whitespace_tokenize(text: str) -> List[str]:
