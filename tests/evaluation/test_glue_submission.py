@@ -99,10 +99,8 @@ def test_files_of_custom_tasks_may_have_any_number_of_rows_and_finite_numbers():
     "task, old, new, facts",
     [
         (WNLI, "index\tprediction\n", "", ["line 1", r"'index\tprediction'", r"'0\t0'"]),
-        (WNLI, "prediction", "label", ["line 1", r"'index\tprediction'", r"'index\tlabel'"]),
         (WNLI, full_text(WNLI), "", ["line 1", r"'index\tprediction'"]),
         (WNLI, "\n7\t1", "", [146, 145]),
-        (WNLI, "\n7\t1", "\n7\t1\n7\t1", [146, 147]),
         (WNLI, "\n7\t1", "\n8\t1", ["line 9", "index 7", r"'8\t1'"]),
         (WNLI, "\n7\t1", "\n7 1", ["line 9", "two tab-separated columns", "'7 1'"]),
         (WNLI, "\n7\t1", "\n7\t2", ["line 9", "0, 1", r"'7\t2'"]),

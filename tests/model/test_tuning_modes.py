@@ -70,12 +70,10 @@ def test_numbered_layer_norms_of_a_notebook_are_trained():
         ("top_layers", {"top_layers": 3}, ["3", "2"]),
         ("top_layers", {}, ["'top_layers'", "at least 1", "None"]),
         ("top_layers", {"top_layers": 0}, ["'top_layers'", "at least 1", "0"]),
-        ("top_layers", {"top_layers": -1}, ["'top_layers'", "at least 1", "-1"]),
         ("full", {"top_layers": 2}, ["'top_layers'", "(2)", "'full'"]),
         ("adapter", {}, ["no adapters", "full, top_layers, layer_norm, head"]),
         ("adapters", {}, ["'adapters'", "Did you mean 'adapter'?", "adapter, full, top_layers, layer_norm, head"]),
         ("FULL", {}, ["'FULL'", "Did you mean 'full'?"]),
-        ("layernorm", {}, ["'layernorm'", "Did you mean 'layer_norm'?"]),
     ],
 )
 def test_an_invalid_mode_is_an_error(mode, arguments, facts):
