@@ -24,7 +24,6 @@ from adapter_bert.common import errors, files
 from adapter_bert.common.progress import with_progress
 from adapter_bert.common.text import first_names
 from adapter_bert.pipeline import features, spans, tfrecords, windows
-from adapter_bert.pipeline.tfrecords import Files
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.task import InputExample
 from adapter_bert.tasks.task_data import fingerprint
@@ -85,18 +84,18 @@ class FeatureStore:
         return paths
 
 
-def num_records(paths: Files) -> int:
+def num_records(paths: Iterable[str]) -> int:
     """Return the number of records, from the file names."""
-    return sum(int(path.split("-")[-2]) for path in _as_list(paths))
+    return sum(int(path.split("-")[-2]) for path in paths)
 
 
 @contextlib.contextmanager
-def damage_errors(paths: Files) -> Iterator[None]:
+def damage_errors(paths: Iterable[str]) -> Iterator[None]:
     """Raise a `UserError` that names the damaged file if TensorFlow finds one while the block reads these files."""
     try:
         yield
     except tf.errors.DataLossError as error:
-        for path in _as_list(paths):
+        for path in paths:
             try:
                 collections.deque(tf.python_io.tf_record_iterator(path), maxlen=0)
             except tf.errors.DataLossError:
@@ -105,10 +104,6 @@ def damage_errors(paths: Files) -> Iterator[None]:
                     "rebuilt."
                 ) from None
         raise
-
-
-def _as_list(paths: Files) -> Sequence[str]:
-    return [paths] if isinstance(paths, str) else paths
 
 
 def _find(stem: str) -> Optional[List[str]]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Mapping, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.pipeline import batches, feature_store, records
-from adapter_bert.pipeline.tfrecords import Files
 from adapter_bert.settings.groups import Settings
 
 LabelTypes = Mapping[str, tf.DType]
 
 
 def training_input_fn(
-    record_files: Files, settings: Settings, label_types: LabelTypes, total_steps: int, seed: int, start: int
+    record_files: Sequence[str], settings: Settings, label_types: LabelTypes, total_steps: int, seed: int, start: int
 ) -> records.InputFn:
     """Return the input function for training from step `start`; `seed` determines the order of the examples."""
     length = settings.max_seq_length
@@ -25,7 +24,7 @@ def training_input_fn(
     return batches.training_input_fn(record_files, length, size, total_steps, seed, start, label_types)
 
 
-def scoring_input_fn(record_files: Files, settings: Settings, label_types: LabelTypes) -> records.InputFn:
+def scoring_input_fn(record_files: Sequence[str], settings: Settings, label_types: LabelTypes) -> records.InputFn:
     """Return the input function of one pass over a split."""
     length = settings.max_seq_length
     if settings.pads_all:

@@ -100,7 +100,7 @@ def test_padding_examples_complete_the_last_batch(make):
 @pytest.mark.parametrize("count, sizes", [(0, [0]), (7, [7]), (8, [8]), (9, [8, 1]), (16, [8, 8]), (20, [8, 8, 4])])
 def test_large_data_is_in_several_files_in_order_and_no_record_in_one(make, small_shards, monkeypatch, count, sizes):
     paths = make(examples(count))
-    assert [num_records(path) for path in paths] == sizes
+    assert [num_records([path]) for path in paths] == sizes
     assert num_records(paths) == len(ids(paths)) == count
     monkeypatch.setattr(tfrecords, "RECORDS_PER_SHARD", 100)
     assert ids(paths) == ids(make(examples(count), key="another"))

@@ -226,13 +226,12 @@ def test_features_are_those_of_transformers(real, real_tokenizer, config):
     library = pytest.importorskip("transformers.data.processors.squad")
     bert_tokenizer = pytest.importorskip("transformers").BertTokenizer(SHARED_VOCAB, do_lower_case=True)
     library.squad_convert_example_to_features_init(bert_tokenizer)
-    dataset = sample(real, 60)
+    dataset, lengths = sample(real, 60), dataclasses.astuple(config)
     expected = []
     for paragraph in dataset.paragraphs:
         for question in paragraph.questions:
             answer = (question.found.text, question.found.start)
             example = library.SquadExample(question.id, question.text, paragraph.context, *answer, "title")
-            lengths = dataclasses.astuple(config)
             expected += library.squad_convert_example_to_features(example, *lengths, "max_length", is_training=True)
     found = features_of(dataset, real_tokenizer, config)
     windows = list(itertools.chain(*spans.all_windows(dataset.paragraphs, real_tokenizer, config)))
