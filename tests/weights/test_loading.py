@@ -36,6 +36,7 @@ def spec_of(adapter=ADAPTERS, labels: int = 2, config: modeling.BertConfig = CON
 
 
 ADAPTED, PLAIN = spec_of(), spec_of(None)
+TWO_LAYERS = spec_of(config=tiny_config(num_hidden_layers=2))
 BASE_NAMES = PLAIN.base_names
 ADAPTER_NAMES = [name for name in ADAPTED.shapes if name not in PLAIN.shapes]
 
@@ -137,8 +138,9 @@ def test_a_checkpoint_provides_what_belongs_to_the_model_and_the_rest_is_random(
     assert (weights.path, sorted(weights.fresh)) == (prefix, sorted(fresh))
     assert sorted(weights.names) == sorted(set(spec.shapes) - set(fresh))
     assert weights.step == (0 if file == "bert" else STEP)
-    assert len(warnings) == bool(warning)
-    assert_mentions(" ".join([*warnings, prefix]), prefix, *warning)
+    assert len(warnings) == (1 if warning else 0)
+    for text in warnings:
+        assert_mentions(text, prefix, *warning)
 
 
 def test_resolved_weights_are_loaded(trained):
@@ -169,26 +171,18 @@ def test_the_base_is_read_once(bert, monkeypatch):
     assert first.digests["bert/pooler/dense/bias"] == expected
 
 
-OTHER_SIZE = spec_of(AdapterConfig(size=6))
-ATTENTION_ONLY = spec_of(AdapterConfig(size=4, placement="attention"))
-MISMATCHES = {
-    "adapters of another size": (OTHER_SIZE, "trained", (TRAIN, EVALUATE), ("[16, 4]", "[16, 6]", "--adapter_size")),
-    "a model without adapters": (PLAIN, "trained", (TRAIN, EVALUATE), ("8 variables", "layer_0", "--tuning_mode")),
-    "adapters in fewer places": (ATTENTION_ONLY, "trained", (TRAIN,), ("4 variables", "--adapter_placement")),
-    "no adapters to evaluate": (ADAPTED, "fully_tuned", (EVALUATE,), ("without adapters", "--tuning_mode")),
-    "another number of classes": (spec_of(labels=3), "trained", (EVALUATE,), ("output_weights", "[2, 16]", "[3, 16]")),
-    "too few layers": (
-        spec_of(config=tiny_config(num_hidden_layers=2)),
-        "bert",
-        (TRAIN,),
-        ("23 of 39", "16 missing", "layer_1"),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", list(MISMATCHES))
-def test_a_checkpoint_of_another_model_is_an_error(case, request):
-    spec, file, purposes, facts = MISMATCHES[case]
+@pytest.mark.parametrize(
+    "spec, file, purposes, facts",
+    [
+        (spec_of(AdapterConfig(size=6)), "trained", [TRAIN, EVALUATE], ["[16, 4]", "[16, 6]", "--adapter_size"]),
+        (PLAIN, "trained", [TRAIN, EVALUATE], ["8 variables", "layer_0", "--tuning_mode", "--adapter_placement"]),
+        (ADAPTED, "fully_tuned", [EVALUATE], ["without adapters", "--tuning_mode"]),
+        (spec_of(labels=3), "trained", [EVALUATE], ["output_weights", "[2, 16]", "[3, 16]"]),
+        (TWO_LAYERS, "bert", [TRAIN, EVALUATE], ["23 of 39", "16 missing", "layer_1"]),
+    ],
+    ids=["adapters of another size", "no adapters", "no adapters in training", "other classes", "more layers"],
+)
+def test_a_checkpoint_of_another_model_is_an_error(spec, file, purposes, facts, request):
     prefix = request.getfixturevalue(file)
     for purpose in purposes:
         assert_mentions(message_of(resolve_file, spec, prefix, purpose), prefix, *facts)
@@ -198,15 +192,6 @@ def test_half_a_head_counts_as_the_head_of_another_task(tmp_path):
     prefix = write_bert(str(tmp_path), CONFIG, extra=lambda: tf.get_variable("output_weights", [2, 16]))
     assert sorted(resolve_file(PLAIN, prefix).fresh) == sorted(HEAD)
     assert_mentions(message_of(resolve_file, PLAIN, prefix, EVALUATE), "1 missing", "output_bias")
-
-
-def test_the_error_for_another_network_counts_and_names_variables(tmp_path):
-    prefix = str(tmp_path / "foreign.ckpt")
-    values = {"roberta/embeddings/word_embeddings": np.zeros([5, 3]), "bert/pooler/dense/bias": np.zeros([16])}
-    checkpoints.write({name: value.astype(np.float32) for name, value in values.items()}, prefix)
-    message = message_of(resolve_file, ADAPTED, prefix)
-    assert_mentions(message, prefix, "1 of 23", "22 missing", "bert/embeddings/word_embeddings")
-    assert message.count("bert/") == 3, "a few names are enough"
 
 
 # ---------------------------------------------------------------------------------- finding a checkpoint
