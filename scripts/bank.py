@@ -122,7 +122,7 @@ def show(bank: Bank, args: argparse.Namespace) -> None:
         print(json.dumps(files.finite(values), indent=2, ensure_ascii=False))
         return
     if pack.config.adapter:
-        values["adapter"] = dict(pack.config.adapter, layers=pack.config.adapter["layers"] or "all")
+        values["adapter"] = dict(pack.config.adapter, layers=pack.config.adapter.get("layers") or "all")
     print("\n".join(_lines(values)))
 
 
@@ -151,7 +151,7 @@ def add(bank: Bank, args: argparse.Namespace) -> None:
     """Add a pack."""
     pack = packs.read(packs.find(args.path))
     if args.results:
-        pack = with_results(pack, args.results)
+        pack = _with_results(pack, args.results)
     _add(bank, pack, args)
 
 
@@ -163,7 +163,7 @@ def _add(bank: Bank, pack: packs.Pack, args: argparse.Namespace) -> None:
     )
 
 
-def with_results(pack: packs.Pack, path: str) -> packs.Pack:
+def _with_results(pack: packs.Pack, path: str) -> packs.Pack:
     """Return the pack with the scores of its evaluation, in a `results.json` or in the folder of a run."""
     results = RunFolder(path).read_results() if os.path.isdir(path) else EvalResults.read(path)
     found = (results.fingerprints or {}).get("pack")

@@ -75,7 +75,7 @@ def test_list_prints_a_row_for_each_pack_and_totals(bank, here, capsys):
 
 
 def test_show_prints_the_configuration_as_text_or_json(bank, here, capsys):
-    pack = make_pack(bank.base, origin={"source": {"seed": 1}})
+    pack = make_pack(bank.base, adapter={"size": 4}, origin={"source": {"seed": 1}})
     bank.add(pack, "cola")
     values = json.loads(run(capsys, "show", here, "cola", "--json"))
     assert values["fingerprint"] == pack.fingerprint and values["parameters"] == pack.num_parameters
