@@ -33,14 +33,8 @@ def test_the_loss_of_a_regression_is_the_squared_error():
     values = rows["logits"][:, 0]
     np.testing.assert_allclose(losses, (values - labels) ** 2, rtol=1e-5)
     assert loss == pytest.approx(sklearn.metrics.mean_squared_error(labels, values), rel=1e-5)
-    assert "probabilities" not in rows
+    assert "probabilities" not in rows and RegressionHead().decode({"logits": rows["logits"][0]}) == values[0]
     assert rows["is_real_example"].tolist() == [1, 1, 1], "unmarked examples are real"
-
-
-def test_a_regression_decodes_to_its_number_and_a_classification_to_its_class():
-    row = {"logits": np.array([1.5], np.float32)}
-    assert RegressionHead().decode(row) == 1.5
-    assert ClassificationHead(3).decode({"logits": np.array([0.1, 0.7, 0.2])}) == 1
 
 
 def test_the_loss_of_a_classification_is_the_mean_cross_entropy():
@@ -50,6 +44,8 @@ def test_the_loss_of_a_classification_is_the_mean_cross_entropy():
     probabilities /= probabilities.sum(axis=1, keepdims=True)  # scikit-learn wants sums of 1 to more digits
     assert loss == pytest.approx(sklearn.metrics.log_loss(labels, probabilities), rel=1e-5)
     np.testing.assert_allclose(losses, -np.log(rows["probabilities"][np.arange(3), labels]), rtol=1e-5)
+    decoded = [ClassificationHead(2).decode({"logits": row}) for row in rows["logits"]]
+    assert decoded == list(probabilities.argmax(axis=1))
 
 
 def test_class_weights_count_in_the_training_loss_and_nowhere_else():
