@@ -20,20 +20,7 @@ pytestmark = pytest.mark.parity
 
 VOCABULARY = os.path.join(SHARED, "weights", "e5-small", "vocab.txt")  # BERT uncased
 WINDOWS = spans.WindowConfig()
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> tokenization.FullTokenizer:
-    if not os.path.exists(VOCABULARY):
-        pytest.skip(f"{VOCABULARY} does not exist")
-    return tokenization.FullTokenizer(VOCABULARY)
-
-
-def read(name: str) -> Dataset:
-    path = os.path.join(SHARED, "data", "squad", name)
-    if not os.path.exists(path):
-        pytest.skip(f"{path} does not exist")
-    return squad.read(path)
+COUNTS = ("annotated", "recovered", "inside_a_token", "too_long", "split_by_windows")
 
 
 def oracle_rows(dataset: Dataset, tokenizer: Any) -> Iterator[Dict[str, Any]]:
@@ -50,7 +37,7 @@ def oracle_rows(dataset: Dataset, tokenizer: Any) -> Iterator[Dict[str, Any]]:
 
 def count_recovered(dataset: Dataset, tokenizer: Any) -> Dict[str, int]:
     """Count the annotations whose text their gold tokens reproduce exactly, and why the others are lost."""
-    counts = dict.fromkeys(("annotated", "recovered", "inside_a_token", "too_long", "split_by_windows"), 0)
+    counts = dict.fromkeys(COUNTS, 0)
     windows = spans.all_windows(dataset.paragraphs, tokenizer, WINDOWS)
     for paragraph in dataset.paragraphs:
         document = spans.tokenize_document(paragraph.context, tokenizer)
@@ -76,23 +63,17 @@ def count_recovered(dataset: Dataset, tokenizer: Any) -> Dict[str, int]:
 @pytest.mark.parametrize(
     "name, num_windows, counts, metrics",
     [
-        (
-            "dev-v1.1.rebuilt.json",
-            10_833,
-            {"annotated": 10_570, "recovered": 10_509, "inside_a_token": 61, "too_long": 9, "split_by_windows": 0},
-            {"exact_match": 99.43, "f1": 99.50},
-        ),
-        (
-            "dev-v2.0.rebuilt.json",
-            12_232,
-            {"annotated": 5_928, "recovered": 5_893, "inside_a_token": 35, "too_long": 9, "split_by_windows": 0},
-            {"exact": 99.67, "f1": 99.71},
-        ),
+        ("dev-v1.1.rebuilt.json", 10_833, (10_570, 10_509, 61, 9, 0), {"exact_match": 99.43, "f1": 99.50}),
+        ("dev-v2.0.rebuilt.json", 12_232, (5_928, 5_893, 35, 9, 0), {"exact": 99.67, "f1": 99.71}),
     ],
 )
-def test_gold_tokens_give_back_the_gold_answers(tokenizer, name, num_windows, counts, metrics):
-    dataset = read(name)
-    assert count_recovered(dataset, tokenizer) == counts
+def test_gold_tokens_give_back_the_gold_answers(name, num_windows, counts, metrics):
+    path = os.path.join(SHARED, "data", "squad", name)
+    for needed in (path, VOCABULARY):
+        if not os.path.exists(needed):
+            pytest.skip(f"{needed} does not exist")
+    dataset, tokenizer = squad.read(path), tokenization.FullTokenizer(VOCABULARY)
+    assert count_recovered(dataset, tokenizer) == dict(zip(COUNTS, counts))
     rows = list(oracle_rows(dataset, tokenizer))
     assert len(rows) == num_windows
     rules = AnswerRules(version_2=dataset.says_impossible)
