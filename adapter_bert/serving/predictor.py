@@ -106,11 +106,9 @@ class Predictor:
 
     @classmethod
     def from_run(cls, output_dir: str, **changes: Any) -> Predictor:
-        """Load the model of a finished run.
+        """Load the model of a finished run from its output folder, whose `settings.json` names the base.
 
-        Args:
-          output_dir: the run's output folder, with its pack and `settings.json`, which names the base.
-          **changes: arguments of `Predictor`, e.g. `init_checkpoint` if the base was moved.
+        `changes` are arguments of `Predictor`, e.g. `init_checkpoint` if the base was moved.
         """
         if "init_checkpoint" not in changes:
             with files.user_errors():
@@ -135,14 +133,10 @@ class Predictor:
         self._session.close()
 
     def predict(self, texts: Sequence[Text], batch_size: int = 32) -> List[Prediction]:
-        """Return the predictions for texts or pairs of texts, in the same order.
+        """Return the predictions for strings or pairs of strings (tuples or lists), in the same order.
 
-        Args:
-          texts: each a string, or a pair of strings (tuple or list).
-          batch_size: maximum number that a thread computes at a time. It affects results only by rounding.
-
-        Raises:
-          errors.UserError: an item of the list is not a text, or the predictor is closed.
+        A thread computes up to `batch_size` texts at a time, which affects results only by rounding. Raises a
+        `UserError` if an item is not a text, or the predictor is closed.
         """
         self._check_open()
         errors.check_int("batch_size", batch_size)
@@ -157,17 +151,14 @@ class Predictor:
         except RuntimeError:  # from a session that another thread has closed
             self._check_open()
             raise
-        return [self._prediction(row) for row in values.tolist()]
+        labels = self.config.labels
+        if not labels:
+            return [Prediction(number=row[0]) for row in values.tolist()]
+        return [Prediction(labels[row.index(max(row))], dict(zip(labels, row))) for row in values.tolist()]
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise errors.UserError("This predictor is closed. Create a new one.")
-
-    def _prediction(self, row: List[float]) -> Prediction:
-        labels = self.config.labels
-        if not labels:
-            return Prediction(number=row[0])
-        return Prediction(labels[row.index(max(row))], dict(zip(labels, row)))
 
 
 def _as_pairs(texts: Sequence[Text]) -> List[Tuple[str, Optional[str]]]:

@@ -120,11 +120,6 @@ def test_batches_have_similar_lengths_and_use_all_threads(lengths, batch_size, t
     assert _batches(lengths, batch_size, threads) == expected
 
 
-@pytest.mark.parametrize("threads", [-1, 1.5, True])
-def test_an_invalid_number_of_threads_is_reported(trained, threads):
-    assert_mentions(message_of(Predictor.from_run, trained, threads=threads), "threads", "at least 0")
-
-
 def test_several_threads_can_use_one_predictor(predictor, sentences):
     expected = predictor.predict(sentences, batch_size=1)
     indices = [index for index in range(4) for _ in range(20)]
@@ -163,8 +158,9 @@ class TestErrors:
         message = message_of(Predictor.from_run, trained, init_checkpoint=moved)
         assert_mentions(message, "vocab.txt", moved, "vocab_file")
 
-    def test_more_tokens_than_the_model_has_positions(self, trained):
-        assert_mentions(message_of(Predictor.from_run, trained, max_seq_length=33), "33")
+    @pytest.mark.parametrize(("change", "fact"), [({"max_seq_length": 33}, "33"), ({"threads": -1}, "threads")])
+    def test_invalid_numbers(self, trained, change, fact):
+        assert_mentions(message_of(Predictor.from_run, trained, **change), fact)
 
     def test_a_pack_for_question_answering(self, tiny_bert, tmp_path):
         path = write_pack(tmp_path, tiny_bert, head="span")

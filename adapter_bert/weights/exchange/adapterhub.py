@@ -126,12 +126,12 @@ def _check_exportable(config: packs.PackConfig) -> AdapterConfig:
 
 
 def _readme(config: packs.PackConfig, size: int) -> str:
-    head, outputs = {
-        "classification": (f"{len(config.labels)} classes", f"Order of the logits: {', '.join(config.labels)}."),
-        "regression": ("regression", "The single logit is the prediction."),
-        "span": ("the start and the end of an answer", _SPAN_OUTPUTS),
+    order = f"Order of the logits: {', '.join(config.labels)}."
+    head, use, outputs = {
+        "classification": (f"{len(config.labels)} classes", _USE, order),
+        "regression": ("regression", _USE, "The single logit is the prediction."),
+        "span": ("the start and the end of an answer", _USE_SPANS, _SPAN_OUTPUTS),
     }[config.head]
-    use = _USE_SPANS if config.head == "span" else _USE
     return _README.format(
         config=config,
         size=size,

@@ -46,8 +46,6 @@ _KNOWN = re.compile(
     r"stochastic_depth|adapter_residual_before_ln|inv_adapter_reduction_factor|(shared_|factorized_)?phm_\w+|"
     r"learn_phm|shared_W_phm|hypercomplex_nonlinearity)$"
 )
-
-
 # Values of keys that describe our heads, by AdapterHub's `head_type`.
 _HEADS: Dict[str, Dict[str, Any]] = {
     "classification": {"layers": 1, "use_pooler": True, "bias": True},
@@ -126,10 +124,8 @@ def load(path: str) -> Dict[str, Any]:
     """Read one of the two files; raise a `UserError` if it was not written by `adapters`."""
     content = files.read_json_object(path, "Save the adapter again.")
     if not str(content.get("version")).startswith("adapters."):
-        advice = (
-            "'adapters.…'. Older versions use other names of activations: load and save it with AdapterHub's adapters"
-        )
-        raise unsupported(path, "version", content.get("version"), advice)
+        advice = "Older versions use other names of activations: load and save it with AdapterHub's adapters"
+        raise unsupported(path, "version", content.get("version"), f"'adapters.…'. {advice}")
     return content
 
 

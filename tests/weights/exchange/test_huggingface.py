@@ -216,9 +216,8 @@ def test_a_missing_pooler_is_drawn_at_random_and_always_the_same(tmp_path, out):
     assert kernel.astype(np.float64).sum() == pytest.approx(-0.751267181190542, abs=1e-9)  # as in earlier versions
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [("gelu_pytorch_tanh", "gelu"), ("silu", "swish")])
-def test_activations_with_two_names_are_translated(theirs, ours):
-    assert huggingface.google_config(dict(HF_CONFIG, hidden_act=theirs), "config.json").hidden_act == ours
+def test_an_activation_with_two_names_is_translated():
+    assert huggingface.google_config(dict(HF_CONFIG, hidden_act="silu"), "config.json").hidden_act == "swish"
 
 
 @pytest.mark.parametrize(
@@ -275,8 +274,8 @@ def test_truncated_weights_are_rejected(tmp_path, out, keep):
     ],
 )
 def test_tensors_that_do_not_match_are_rejected(tmp_path, out, name, value, facts):
-    tensors = dict(weights(), **{name: value})
-    tensors = {key: tensor for key, tensor in tensors.items() if tensor is not None}
+    changed = dict(weights(), **{name: value}).items()
+    tensors = {key: tensor for key, tensor in changed if tensor is not None}
     rejection(write_folder(tmp_path / "hf", tensors), out, name, *facts)
 
 
@@ -333,8 +332,7 @@ def test_a_base_goes_to_hugging_face_and_back_unchanged(tmp_path, activation):
     write_bert(str(tmp_path / "ours"), tiny_config(hidden_act=activation, num_hidden_layers=1))
     base = bases.Base.find(str(tmp_path / "ours"))
     huggingface.export_base(base, str(tmp_path / "hf"), do_lower_case=False)
-    names = ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
-    assert sorted(os.listdir(str(tmp_path / "hf"))) == names
+    assert sorted(os.listdir(str(tmp_path / "hf"))) == sorted(huggingface.HF_FILES)
     huggingface.convert(str(tmp_path / "hf"), str(tmp_path / "again"))
     again = bases.Base.find(str(tmp_path / "again"))
     assert again.config.to_dict() == base.config.to_dict()
