@@ -54,11 +54,7 @@ def serving_config() -> tf.ConfigProto:
 
 @functools.lru_cache(maxsize=None)
 def tpu_cluster(device: Device) -> Any:
-    """Connect to the Cloud TPU and return its cluster; return None if the device is not a Cloud TPU.
-
-    Raises:
-      errors.UserError: this TensorFlow version does not support TPUs, or the TPU cannot be reached.
-    """
+    """Connect to the Cloud TPU and return its cluster; return None if the device is not a Cloud TPU."""
     if not (device.use_tpu and device.tpu_name):
         return None
     if compat.tensorflow_version() > compat.LAST_WITH_ESTIMATOR:

@@ -67,15 +67,10 @@ def setting(
     kind: str = "value",
     legacy: Optional[Any] = None,
 ) -> Any:
-    """Declare a field that is also a flag.
+    """Declare a field that is also a flag; the module's docstring describes `scope`.
 
-    Args:
-      default: default of the flag.
-      help_text: text for `--help`; absl adds the default.
-      scope: see the module's docstring.
-      limits: valid values.
-      kind: how to compare runs: by `value`; by absolute `path`; or by the content of a `file`.
-      legacy: value in effect before the flag existed; the default if None.
+    `kind` says how to compare runs: by `value`, by absolute `path`, or by the content of a `file`. `legacy` is the
+    value in effect before the flag existed, if it is not the default.
     """
     legacy = default if legacy is None else legacy
     metadata = {"help": help_text, "scope": scope, "limits": limits, "kind": kind, "legacy": legacy}

@@ -225,17 +225,14 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
         super().validate()
         if not (self.do_train or self.do_eval or self.do_predict):
             raise errors.UserError("Nothing to do: set at least one of --do_train, --do_eval and --do_predict.")
-        self._check_evaluation_in_training()
-        if self.use_tpu:
-            self._check_tpu_batches()
-
-    def _check_evaluation_in_training(self) -> None:
         for name in ("early_stopping_patience", "eval_every_steps"):
             if getattr(self, name) and self.do_train and not self.evaluates_in_training:
                 raise errors.UserError(
                     f"--{name} needs evaluations during training: add --do_eval=true, and leave out --eval_every_steps "
                     f"or set it above 0 (it is {self.eval_every_steps})."
                 )
+        if self.use_tpu:
+            self._check_tpu_batches()
 
     def _check_tpu_batches(self) -> None:
         if self.gradient_accumulation_steps > 1:

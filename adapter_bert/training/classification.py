@@ -14,7 +14,7 @@ from adapter_bert import tasks
 from adapter_bert.common import errors, files
 from adapter_bert.evaluation import glue_submission, metrics
 from adapter_bert.evaluation.results import EvalResults
-from adapter_bert.evaluation.scores import Row, Scorer, Scores, score_rows
+from adapter_bert.evaluation.scores import Row, Scorer, score_rows
 from adapter_bert.model.heads import ClassificationHead, LabelHead, RegressionHead
 from adapter_bert.pipeline.feature_store import FeatureStore
 from adapter_bert.settings.classifier import ClassifierSettings
@@ -23,8 +23,7 @@ from adapter_bert.tasks.task_data import TaskData
 from adapter_bert.training import preparation, reporting
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
-from adapter_bert.training.trainer import SplitFeatures, Trainer
-from adapter_bert.weights import loading
+from adapter_bert.training.trainer import SplitFeatures
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import TEST_RESULTS_FILE, RunFolder
 
@@ -40,23 +39,19 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
         settings = dataclasses.replace(settings, task_name=data.task.name)
         base = Base.load(settings)
         head = make_head(settings, data)
-        spec = preparation.make_spec(settings, base, head)
-        record = folder.check_same_run(settings, data.fingerprints())
-        purpose = loading.TRAIN if settings.do_train else loading.EVALUATE
-        weights = loading.resolve(spec, preparation.weight_request(settings), purpose, folder)
-        preparation.check_run(folder, record, base, weights)
         schedule = preparation.make_schedule(settings, len(data.splits.get("train", ())))
-        record = folder.claim(record, preparation.base_fingerprints(folder, record, spec, weights))  # first write
+        trainer = preparation.prepare(settings, folder, base, head, data.fingerprints())  # first write
         # Create features before there is a session, because this forks processes.
         features = make_features(settings, base, data)
-    trainer = Trainer(spec, folder, record, weights, preparation.make_best_pack(folder, record, spec, base))
     score, results = make_scorer(head, data.task), None
     if settings.do_train:
         dev = DevSet(features["dev"], score) if settings.evaluates_in_training else None
         TrainingLoop(trainer, schedule, features["train"], dev).run()
     for split, rows in trainer.predict([features[name] for name in ("dev", "test") if name in features]):
         if split == "dev":
-            results = evaluate(trainer, data, score(rows), rows)
+            scores, labels = score(rows), np.array([row["label_ids"] for row in rows])
+            majority = metrics.majority_class_score(list(scores.metrics), labels)
+            results = reporting.report(trainer, scores, majority, data.sizes(), rows)
         else:
             write_predictions(settings, folder, data.task, head, rows)
     if settings.do_train or settings.do_eval:
@@ -132,12 +127,6 @@ def make_scorer(head: LabelHead, task: tasks.Task) -> Scorer:
         # The original reports accuracy for every task.
         names = tuple(dict.fromkeys(names + ("accuracy",)))
     return functools.partial(score_rows, names, head)
-
-
-def evaluate(trainer: Trainer, data: TaskData, scores: Scores, rows: Sequence[Row]) -> EvalResults:
-    """Report the scores of the dev split; write `eval_results.txt` and `results.json`."""
-    majority = metrics.majority_class_score(list(scores.metrics), np.array([row["label_ids"] for row in rows]))
-    return reporting.report(trainer, scores, majority, data.sizes(), rows)
 
 
 def write_predictions(

@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.scores import Row, Scorer, Scores
-from adapter_bert.pipeline import feature_store
 from adapter_bert.training.trainer import SplitFeatures
 from adapter_bert.weights.run_folder import EVAL_SUMMARIES, BestPack
 
@@ -30,27 +29,21 @@ class DevSet(NamedTuple):
     features: SplitFeatures
     score: Scorer
 
-    @property
-    def num_examples(self) -> int:
-        """Number of examples, with padding examples."""
-        return feature_store.num_records(self.features.record_files)
-
 
 class Evaluator:
     """Evaluates at given steps, keeps the best weights, and decides when to stop.
 
     The best weights are saved as the run's pack. Its step and the history are the only state, and both survive a kill
     at any time. Training that resumes from an older checkpoint repeats the evaluations after it, except the best one.
-
-    Attributes:
-      dev: the dev set.
-      due_steps: steps at which to evaluate.
     """
 
     def __init__(
         self, dev: DevSet, due_steps: FrozenSet[int], patience: Optional[int], history: History, best_pack: BestPack
     ) -> None:
-        """Start, or resume from the state that an earlier process left; `patience` is a number of evaluations."""
+        """Start, or resume from the state that an earlier process left.
+
+        Evaluates `dev` at `due_steps`, and stops after `patience` evaluations without a new best score.
+        """
         self.dev = dev
         self.due_steps = due_steps
         self._patience = patience

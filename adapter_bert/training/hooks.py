@@ -34,13 +34,9 @@ class _StepHook(tf.train.SessionRunHook):
 
     step = 0
 
-    def begin(self) -> None:
-        """Find the step counter."""
-        self._global_step = tf.train.get_global_step()
-
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
         """Read the step, which may come from a checkpoint."""
-        self.step = int(session.run(self._global_step))
+        self.step = int(session.run(tf.train.get_global_step(session.graph)))
 
 
 class ProgressHook(_StepHook):
@@ -147,7 +143,7 @@ class CheckpointHook(_StepHook):
         if self._evaluator and self._evaluator.is_due(self.step):
             # Save a checkpoint first, so that a killed run resumes from its last evaluation.
             self._save(run_context.session)
-            batches, count = self._dev_batches(run_context.session), self._evaluator.dev.num_examples
+            batches, count = self._dev_batches(run_context.session), self._evaluator.dev.features.num_examples
             rows = predicted_rows(batches, count, "evaluation")
             self._evaluator.evaluate(self.step, list(rows), f"{self._prefix}-{self.step}")
         if self._evaluator and self._evaluator.should_stop:

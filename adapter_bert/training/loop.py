@@ -13,7 +13,6 @@ from adapter_bert.common import errors, signals
 from adapter_bert.devices import estimators
 from adapter_bert.model import parameters
 from adapter_bert.pipeline import feature_store
-from adapter_bert.training import inputs
 from adapter_bert.training.evaluator import DevSet, Evaluator, epoch_ends, multiples
 from adapter_bert.training.hooks import CheckpointHook, ProgressHook
 from adapter_bert.training.model_fn import ModelFn, Schedule, TrainingPlan, TrainingTensors
@@ -22,17 +21,13 @@ from adapter_bert.weights import loading
 
 
 class TrainingLoop:
-    """Trains to the last step, starting from the newest checkpoint if there is one.
-
-    Attributes:
-      history: evaluations and step times.
-    """
+    """Trains to the last step, starting from the newest checkpoint if there is one."""
 
     def __init__(
         self, trainer: Trainer, schedule: Schedule, features: SplitFeatures, dev: Optional[DevSet] = None
     ) -> None:
         """Prepare a training; `dev` is evaluated during training, to select the best weights and to stop early."""
-        self.history = trainer.folder.history()
+        self.history = trainer.folder.history()  # evaluations and step times
         self._trainer = trainer
         self._settings = trainer.settings
         self._folder = trainer.folder
@@ -96,14 +91,9 @@ class TrainingLoop:
         settings = self._settings
         # On a TPU no hook would see the request, so signals end the process immediately.
         with signals.deferred(settings.device.supports_hooks) as stop:
-            input_fn = inputs.training_input_fn(
-                self._features.record_files,
-                settings,
-                self._trainer.spec.head.label_types,
-                self._schedule.num_train_steps,
-                self._trainer.record.seed,
-                self._folder.latest_step(),
-            )
+            label_types, seed = self._trainer.spec.head.label_types, self._trainer.record.seed
+            total, start = self._schedule.num_train_steps, self._folder.latest_step()
+            input_fn = self._features.training_input_fn(settings, label_types, total, seed, start)
             with self._user_errors():
                 self._make_estimator(stop, evaluator).train(input_fn=input_fn, max_steps=step)
         if stop.is_set:
@@ -116,9 +106,9 @@ class TrainingLoop:
         settings, trainer = self._settings, self._trainer
         dev_data = None
         if evaluator:
-            _, dev_files, batch_size = evaluator.dev.features
-            dev_input_fn = inputs.scoring_input_fn(dev_files, settings, trainer.spec.head.label_types)
-            dev_data = functools.partial(dev_input_fn, {"batch_size": batch_size})
+            dev = evaluator.dev.features
+            dev_input_fn = dev.scoring_input_fn(settings, trainer.spec.head.label_types)
+            dev_data = functools.partial(dev_input_fn, {"batch_size": dev.batch_size})
         plan = TrainingPlan(
             self._schedule,
             functools.partial(self._make_hooks, stop, evaluator),

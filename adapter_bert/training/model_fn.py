@@ -136,9 +136,8 @@ class ModelFn:
             self._trained_variables,
         )
         schedule = self.plan.schedule
-        steps, warmup = schedule.num_train_steps, schedule.num_warmup_steps
-        rate, use_tpu = schedule.learning_rate, self.device.use_tpu
-        return loss, optimization.train_step(gradients, variables, rate, steps, warmup, use_tpu)
+        rate, steps, warmup = schedule.learning_rate, schedule.num_train_steps, schedule.num_warmup_steps
+        return loss, optimization.train_step(gradients, variables, rate, steps, warmup, self.device.use_tpu)
 
     def _trained_variables(self) -> List[tf.Variable]:
         return optimization.trainable_variables(self.spec.tuning_mode, self.spec.top_layers)
@@ -190,11 +189,7 @@ def notebook_model_fn(
     top_layers: Optional[int] = None,
     adapter_pack: Optional[str] = None,
 ) -> ModelFn:
-    """Create a `model_fn` from the original scripts' arguments, followed by ours.
-
-    Args:
-      adapter_pack: a pack to load on top of `init_checkpoint`.
-    """
+    """Create a `model_fn` from the original's arguments and ours; `adapter_pack` is loaded on `init_checkpoint`."""
     spec = ModelSpec(bert_config, head, adapter_fn, tuning_mode, top_layers, use_one_hot_embeddings)
     weights = None
     if adapter_pack:

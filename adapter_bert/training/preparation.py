@@ -1,8 +1,8 @@
-"""What both workflows do before a run writes its first file: describe the model, and check it."""
+"""What both workflows do before they train or predict: describe the model, check the run and claim its folder."""
 
 from __future__ import annotations
 
-from typing import Dict, Optional
+from typing import Any, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -14,21 +14,31 @@ from adapter_bert.model.heads import Head
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.settings.groups import Settings
 from adapter_bert.training.model_fn import Schedule
-from adapter_bert.weights import packs
+from adapter_bert.training.trainer import Trainer, find_weights
+from adapter_bert.weights import loading, packs
 from adapter_bert.weights.bases import Base
-from adapter_bert.weights.loading import WeightRequest, Weights
+from adapter_bert.weights.loading import Weights
 from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
 
 
-def make_spec(settings: Settings, base: Base, head: Head) -> ModelSpec:
-    """Return the model that the settings describe."""
+def prepare(
+    settings: Settings, folder: RunFolder, base: Base, head: Head, data_fingerprints: Mapping[str, Any]
+) -> Trainer:
+    """Check a run, then claim its folder, which is the first write; return the trainer of its model."""
     one_hot = settings.device.uses_one_hot_embeddings
-    return ModelSpec(base.config, head, settings.adapter, settings.tuning_mode, settings.tune_top_layers, one_hot)
-
-
-def weight_request(settings: Settings) -> WeightRequest:
-    """Return the weights that the settings request."""
-    return WeightRequest(settings.init_checkpoint, settings.adapter_pack, settings.save_full_checkpoint)
+    spec = ModelSpec(base.config, head, settings.adapter, settings.tuning_mode, settings.tune_top_layers, one_hot)
+    record = folder.check_same_run(settings, data_fingerprints)
+    weights = find_weights(settings, spec, loading.TRAIN if settings.do_train else loading.EVALUATE, folder)
+    _check_run(folder, record, base, weights)
+    is_continued = folder.latest_checkpoint() is not None
+    record = folder.claim(
+        record,
+        {
+            "base": record.fingerprints.get("base") if is_continued else _fingerprint(weights, spec.base_names),
+            "frozen": _fingerprint(weights, spec.frozen_names),
+        },
+    )
+    return Trainer(spec, folder, record, weights, _make_best_pack(folder, record, spec, base))
 
 
 def make_schedule(settings: Settings, num_examples: int) -> Schedule:
@@ -42,7 +52,7 @@ def make_schedule(settings: Settings, num_examples: int) -> Schedule:
     return Schedule(settings.learning_rate, steps, int(steps * settings.warmup_proportion), num_examples)
 
 
-def check_run(folder: RunFolder, record: RunRecord, base: Base, weights: Optional[Weights]) -> None:
+def _check_run(folder: RunFolder, record: RunRecord, base: Base, weights: Optional[Weights]) -> None:
     """Check the TPU, and that weights match the tokenizer, its case and the labels, and can predict if they must."""
     settings = record.settings
     estimators.tpu_cluster(settings.device)
@@ -83,19 +93,11 @@ def _check_pack(pack: packs.Pack, path: str, base: Base, record: RunRecord) -> N
         tf.logging.warning("The pack %s was trained with %s; it is %d now.", path, trained, settings.max_seq_length)
 
 
-def base_fingerprints(
-    folder: RunFolder, record: RunRecord, spec: ModelSpec, weights: Optional[Weights]
-) -> Dict[str, Optional[str]]:
-    """Return hashes of the BERT that a run started from and of its frozen variables; None if they are random."""
-    if weights is None:
-        return {"base": None, "frozen": None}
-    is_continued = folder.latest_checkpoint() is not None
-    base = record.fingerprints.get("base") if is_continued else weights.fingerprint(spec.base_names)
-    return {"base": base, "frozen": weights.fingerprint(spec.frozen_names)}
+def _fingerprint(weights: Optional[Weights], names: Sequence[str]) -> Optional[str]:
+    return weights.fingerprint(names) if weights else None  # None: random weights
 
 
-def make_best_pack(folder: RunFolder, record: RunRecord, spec: ModelSpec, base: Base) -> BestPack:
-    """Return the writer of the run's pack."""
+def _make_best_pack(folder: RunFolder, record: RunRecord, spec: ModelSpec, base: Base) -> BestPack:
     settings = record.settings
     config = packs.PackConfig(
         task=settings.task_name or "",

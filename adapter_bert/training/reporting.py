@@ -18,14 +18,10 @@ from adapter_bert.weights import fingerprints
 def report(
     trainer: Trainer, scores: Scores, majority: Mapping[str, float], data: Mapping[str, Any], rows: Sequence[Row]
 ) -> EvalResults:
-    """Log the results of an evaluation, write both result files, and add the scores to the pack of a training.
+    """Log the results of the dev split, write both result files, and add the scores to the pack of a training.
 
-    Args:
-      trainer: the run.
-      scores: scores of the dev split.
-      majority: scores of a constant prediction: the most frequent class, the mean, or no answer.
-      data: size and fingerprint of each split.
-      rows: predictions; their logits are hashed, to compare runs.
+    `majority` are the scores of a constant prediction: the most frequent class, the mean, or no answer. `data` has size
+    and fingerprint of each split. The logits of `rows` are hashed, to compare runs.
     """
     spec, record, weights = trainer.spec, trainer.record, trainer.weights
     results = EvalResults(

@@ -21,7 +21,6 @@ from adapter_bert.training import preparation, reporting
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
 from adapter_bert.training.trainer import SplitFeatures, Trainer
-from adapter_bert.weights import loading
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import RunFolder
 
@@ -36,16 +35,10 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
         settings = use_recorded_name(settings, folder)
         data = load_data(settings)
         base = Base.load(settings)
-        spec = preparation.make_spec(settings, base, SpanHead())
-        record = folder.check_same_run(settings, data.fingerprints())
-        purpose = loading.TRAIN if settings.do_train else loading.EVALUATE
-        weights = loading.resolve(spec, preparation.weight_request(settings), purpose, folder)
-        preparation.check_run(folder, record, base, weights)
         schedule = preparation.make_schedule(settings, data.train.num_questions if data.train else 0)
-        record = folder.claim(record, preparation.base_fingerprints(folder, record, spec, weights))  # first write
+        trainer = preparation.prepare(settings, folder, base, SpanHead(), data.fingerprints())  # first write
         # Create features before there is a session, because this forks processes.
         features = make_features(settings, base, data)
-    trainer = Trainer(spec, folder, record, weights, preparation.make_best_pack(folder, record, spec, base))
     decoder = AnswerDecoder(data.dev, base.tokenizer, settings.lengths, settings.rules) if data.dev else None
     results = None
     if settings.do_train:

@@ -1,4 +1,4 @@
-"""The model of a run, with its weights and its output folder."""
+"""The model of a run, with its weights and its output folder, and the features that it reads."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.devices import estimators
 from adapter_bert.evaluation.scores import Row, predicted_rows
 from adapter_bert.model.spec import ModelSpec
-from adapter_bert.pipeline import feature_store
+from adapter_bert.pipeline import batches, feature_store, records
 from adapter_bert.settings.groups import Settings
-from adapter_bert.training import inputs, preparation
 from adapter_bert.training.model_fn import ModelFn
 from adapter_bert.weights import loading
-from adapter_bert.weights.loading import Weights
+from adapter_bert.weights.loading import WeightFile, WeightRequest, Weights
 from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
 
 Predictions = Iterator[Tuple[str, List[Row]]]
+LabelTypes = Mapping[str, tf.DType]
 
 
 class SplitFeatures(NamedTuple):
@@ -31,6 +31,37 @@ class SplitFeatures(NamedTuple):
     name: str
     record_files: Sequence[str]
     batch_size: int
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples, with padding examples."""
+        return feature_store.num_records(self.record_files)
+
+    def training_input_fn(
+        self, settings: Settings, label_types: LabelTypes, total_steps: int, seed: int, start: int
+    ) -> records.InputFn:
+        """Return the input function for training from step `start`; `seed` determines the order of the examples."""
+        paths, length = self.record_files, settings.max_seq_length
+        if settings.pads_all:
+            skipped = start * self.batch_size
+            return records.file_based_input_fn_builder(paths, length, True, True, seed, skipped, label_types)
+        return batches.training_input_fn(paths, length, self.num_examples, total_steps, seed, start, label_types)
+
+    def scoring_input_fn(self, settings: Settings, label_types: LabelTypes) -> records.InputFn:
+        """Return the input function of one pass over the split."""
+        paths, length = self.record_files, settings.max_seq_length
+        if settings.pads_all:
+            drops = settings.device.needs_static_shapes
+            return records.file_based_input_fn_builder(paths, length, False, drops, label_types=label_types)
+        return batches.scoring_input_fn(paths, length, label_types)
+
+
+def find_weights(
+    settings: Settings, spec: ModelSpec, purpose: str, folder: RunFolder, base: Optional[WeightFile] = None
+) -> Optional[Weights]:
+    """Return the weights that the settings request, see `loading.resolve`."""
+    request = WeightRequest(settings.init_checkpoint, settings.adapter_pack, settings.save_full_checkpoint)
+    return loading.resolve(spec, request, purpose, folder, base)
 
 
 @dataclasses.dataclass
@@ -59,7 +90,7 @@ class Trainer:
     def find_weights(self, purpose: str) -> Weights:
         """Return weights that this run has written; the base is not read again."""
         base = self.initial_weights.files[0] if self.initial_weights else None
-        weights = loading.resolve(self.spec, preparation.weight_request(self.settings), purpose, self.folder, base)
+        weights = find_weights(self.settings, self.spec, purpose, self.folder, base)
         assert weights, "the run has not written any weights"
         return weights
 
@@ -80,17 +111,16 @@ class Trainer:
         settings, label_types = self.settings, self.spec.head.label_types
 
         def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
-            parts = [inputs.scoring_input_fn(split.record_files, settings, label_types)(params) for split in splits]
+            parts = [split.scoring_input_fn(settings, label_types)(params) for split in splits]
             return functools.reduce(lambda first, second: first.concatenate(second), parts)
 
         # All values come from `weights`, so the estimator must not find a checkpoint. It does not create this folder.
         config = estimators.run_config(settings.device, self.folder.file(uuid.uuid4().hex), self.record.seed)
         model_fn = ModelFn(self.spec, weights, device=settings.device)
         estimator = estimators.make_estimator(model_fn, settings.device, config, batch_size)
-        batches = estimator.predict(input_fn=input_fn, yield_single_examples=False)
+        predicted = estimator.predict(input_fn=input_fn, yield_single_examples=False)
         with feature_store.damage_errors([path for split in splits for path in split.record_files]):
             for split in splits:
-                count = feature_store.num_records(split.record_files)
-                own = itertools.islice(batches, math.ceil(count / batch_size))
-                yield split.name, list(predicted_rows(own, count, "predictions"))
-        next(batches, None)  # lets the estimator close its session
+                own = itertools.islice(predicted, math.ceil(split.num_examples / batch_size))
+                yield split.name, list(predicted_rows(own, split.num_examples, "predictions"))
+        next(predicted, None)  # lets the estimator close its session

@@ -19,18 +19,13 @@ pytestmark = pytest.mark.smoke
 TPU = Device(use_tpu=True, tpu_name="no-such-tpu")
 
 
-def test_a_tpu_needs_static_shapes_and_full_batches_and_runs_no_hooks():
-    assert TPU.needs_static_shapes and TPU.uses_one_hot_embeddings
-    assert not TPU.supports_hooks and not TPU.splits_batches
-    assert TPU.padded_batch_size(8) == 8
-
-
-@pytest.mark.parametrize("has_gpu", [False, True])
-def test_only_a_cpu_splits_batches(monkeypatch, has_gpu):
+@pytest.mark.parametrize("device, has_gpu", [(Device(), False), (Device(), True), (TPU, False)])
+def test_a_tpu_needs_static_shapes_and_full_batches_and_only_a_cpu_splits_them(monkeypatch, device, has_gpu):
     monkeypatch.setattr(compat, "has_gpu", lambda: has_gpu)
-    device = Device()
-    assert device.splits_batches is not has_gpu
-    assert device.supports_hooks and not device.needs_static_shapes and device.padded_batch_size(8) == 1
+    assert device.needs_static_shapes == device.uses_one_hot_embeddings == (device is TPU)
+    assert device.supports_hooks is (device is not TPU)
+    assert device.padded_batch_size(8) == (8 if device is TPU else 1)
+    assert device.splits_batches is (device is not TPU and not has_gpu)
 
 
 @pytest.mark.parametrize("device", [Device(), Device(use_tpu=True, master="grpc://10.0.0.2:8470")])
@@ -38,19 +33,18 @@ def test_a_device_without_a_tpu_name_has_no_cluster(device):
     assert estimators.tpu_cluster(device) is None
 
 
-def test_tpus_need_a_tensorflow_with_estimators(monkeypatch):
-    monkeypatch.setattr(compat, "tensorflow_version", lambda: (2, 16))
-    assert_mentions(message_of(estimators.tpu_cluster, TPU), "TensorFlow 2.15 or older", tf.version.VERSION)
-
-
-def test_a_tpu_that_cannot_be_reached_is_an_error(monkeypatch):
+@pytest.mark.parametrize(
+    "version, facts",
+    [((2, 16), ["2.15", tf.version.VERSION]), ((2, 15), ["--tpu_name=no-such-tpu", "no route to no-such-tpu"])],
+)
+def test_a_tpu_needs_an_older_tensorflow_and_must_be_reachable(monkeypatch, version, facts):
     def fail(name, **kwargs):
         raise RuntimeError(f"no route to {name}")
 
-    monkeypatch.setattr(compat, "tensorflow_version", lambda: (2, 15))
+    monkeypatch.setattr(compat, "tensorflow_version", lambda: version)
     monkeypatch.setattr(tf, "disable_control_flow_v2", lambda: None)
     monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", fail)
-    assert_mentions(message_of(estimators.tpu_cluster, TPU), "--tpu_name=no-such-tpu", "no route to no-such-tpu")
+    assert_mentions(message_of(estimators.tpu_cluster, TPU), *facts)
 
 
 def test_hooks_save_checkpoints_where_they_can(tmp_path):

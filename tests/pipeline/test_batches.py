@@ -13,7 +13,6 @@ from adapter_bert.common.files import read_json_object, write_json
 from adapter_bert.evaluation import scores
 from adapter_bert.model.heads import ROW
 from adapter_bert.pipeline import batches, records, tfrecords
-from adapter_bert.training import inputs
 from adapter_bert.training.evaluator import epoch_ends
 from adapter_bert.weights import packs
 from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
@@ -301,7 +300,7 @@ class TestRun:
         settings = ClassifierSettings(**dict(given, do_train=True, pad_to_max_seq_length=True))
         trainer, _, features = prepare(settings)
         path = features["train"].record_files
-        found_fn = inputs.training_input_fn(path, settings, trainer.spec.head.label_types, 64, 1, 3)
+        found_fn = features["train"].training_input_fn(settings, trainer.spec.head.label_types, 64, 1, 3)
 
         def plain_fn(params):
             stream = tf.data.TFRecordDataset(path).shuffle(records.SHUFFLE_BUFFER, seed=1).repeat().skip(3 * 8)

@@ -11,8 +11,7 @@ import run_squad
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.training import classification, preparation
-from adapter_bert.training.trainer import Trainer
-from adapter_bert.weights import loading, packs
+from adapter_bert.weights import packs
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import RunFolder
 from tests.helpers import message_of
@@ -39,13 +38,8 @@ def prepare(settings: ClassifierSettings) -> tuple:
     """Return the trainer, the data and the features of a run."""
     folder, bert = RunFolder(settings.output_dir), Base.load(settings)
     data = classification.load_data(settings)
-    spec = preparation.make_spec(settings, bert, classification.make_head(settings, data))
-    record = folder.check_same_run(settings, data.fingerprints())
-    purpose = loading.TRAIN if settings.do_train else loading.EVALUATE
-    weights = loading.resolve(spec, preparation.weight_request(settings), purpose, folder)
-    record = folder.claim(record, preparation.base_fingerprints(folder, record, spec, weights))
-    best_pack = preparation.make_best_pack(folder, record, spec, bert)
-    trainer = Trainer(spec, folder, record, weights, best_pack)
+    head = classification.make_head(settings, data)
+    trainer = preparation.prepare(settings, folder, bert, head, data.fingerprints())
     return trainer, data, classification.make_features(settings, bert, data)
 
 

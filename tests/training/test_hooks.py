@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 from typing import List
 
@@ -18,22 +17,23 @@ from adapter_bert.training.model_fn import TrainingTensors
 TOTAL, BATCH = 6, 4
 
 
-def train(make_hooks, steps: int = TOTAL, start: int = 0) -> None:
-    """Run steps of a training with a loss of 0.5, in a graph whose dev set has three batches."""
+def train(make_hooks, steps: int = TOTAL, start: int = 0) -> List[int]:
+    """Run steps of a training with a loss of 0.5 and three dev batches; return the steps of its checkpoints."""
+    saved: List[int] = []
+    saver = SimpleNamespace(save=lambda session, path, global_step: saved.append(global_step))
     with tf.Graph().as_default():
         step = tf.train.get_or_create_global_step()
         batches = tf.data.make_initializable_iterator(tf.data.Dataset.range(3))
         dev = {"value": tf.reshape(batches.get_next(), [1]), "is_real_example": tf.ones([1], tf.int32)}
-        saver = tf.train.Saver([step])
         loss, rate, width = tf.constant(0.5), tf.constant(1e-3), tf.constant(12)
         tensors = TrainingTensors(loss, rate, width, saver, batches.initializer, dev)
         train_op = step.assign_add(1)
         scaffold = tf.train.Scaffold(init_op=step.assign(start), saver=tf.train.Saver([step]))
-        session = tf.train.MonitoredSession(tf.train.ChiefSessionCreator(scaffold), hooks=make_hooks(tensors))
-        with session:
+        with tf.train.MonitoredSession(tf.train.ChiefSessionCreator(scaffold), make_hooks(tensors)) as session:
             for _ in range(steps):
                 if not session.should_stop():
                     session.run(train_op)
+    return saved
 
 
 @pytest.fixture
@@ -41,22 +41,12 @@ def history(tmp_path) -> History:
     return History(str(tmp_path / "training.json"))
 
 
-class FakeSaver:
-    """Records the steps at which it is called."""
-
-    def __init__(self) -> None:
-        self.steps: List[int] = []
-
-    def save(self, session, path, global_step):
-        self.steps.append(global_step)
-
-
 class FakeEvaluator:
     """Is due at some steps, and stops the training at one."""
 
     def __init__(self, due, last=None) -> None:
         self.due, self.last, self.seen = due, last, []
-        self.dev, self.should_stop = SimpleNamespace(num_examples=3), False
+        self.dev, self.should_stop = SimpleNamespace(features=SimpleNamespace(num_examples=3)), False
 
     def is_due(self, step):
         return step in self.due
@@ -68,10 +58,6 @@ class FakeEvaluator:
 
 def progress_hook(tensors, history, stop=None) -> ProgressHook:
     return ProgressHook(tensors, TOTAL, BATCH, history, stop or StopRequest())
-
-
-def checkpoint_hook(tensors, saver, every, evaluator=None) -> CheckpointHook:
-    return CheckpointHook(dataclasses.replace(tensors, saver=saver), "out", every, evaluator)
 
 
 def test_progress_is_logged_at_the_last_step_with_loss_rate_speed_and_time_left(history, log):
@@ -95,10 +81,10 @@ def test_a_continued_training_counts_from_its_first_step(history, log):
 
 
 def test_a_stop_request_ends_the_training_after_the_current_step(history, log):
-    stop, saver = StopRequest(), FakeSaver()
+    stop = StopRequest()
     stop.is_set = True
-    train(lambda tensors: [progress_hook(tensors, history, stop), checkpoint_hook(tensors, saver, 100)])
-    assert history.steps == 1 and saver.steps == [1]
+    saved = train(lambda tensors: [progress_hook(tensors, history, stop), CheckpointHook(tensors, "out", 100)])
+    assert history.steps == 1 and saved == [1]
     assert any(line.startswith("step 1/6") for line in log)
 
 
@@ -108,19 +94,16 @@ def test_a_stop_request_ends_the_training_after_the_current_step(history, log):
     ids=["divides", "does not divide", "longer than the training", "nothing to train"],
 )
 def test_checkpoints_are_saved_at_intervals_and_at_the_end(every, steps, start, expected):
-    saver = FakeSaver()
-    train(lambda tensors: [checkpoint_hook(tensors, saver, every)], steps, start)
-    assert saver.steps == expected
+    assert train(lambda tensors: [CheckpointHook(tensors, "out", every)], steps, start) == expected
 
 
 @pytest.mark.parametrize(
     "last, evaluated, saved", [(None, [2, 5], [2, 4, 5, 6]), (2, [2], [2])], ids=["to the end", "stops early"]
 )
 def test_each_evaluation_sees_the_whole_dev_set_and_a_checkpoint_of_its_step(last, evaluated, saved):
-    saver, evaluator = FakeSaver(), FakeEvaluator({2, 5}, last)
-    train(lambda tensors: [checkpoint_hook(tensors, saver, 4, evaluator)])
+    evaluator = FakeEvaluator({2, 5}, last)
+    assert train(lambda tensors: [CheckpointHook(tensors, "out", 4, evaluator)]) == saved
     assert evaluator.seen == [(step, [0, 1, 2], f"out/model.ckpt-{step}") for step in evaluated]
-    assert saver.steps == saved
 
 
 @pytest.mark.parametrize("seconds, text", [(3.4, "0:03"), (75, "1:15"), (3723, "1:02:03")])

@@ -7,7 +7,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import optimization
-from adapter_bert.devices.device import Device
 from adapter_bert.devices.estimators import ModeKeys
 from adapter_bert.model.heads import ClassificationHead
 from adapter_bert.model.spec import ModelSpec
@@ -84,14 +83,6 @@ def test_hooks_get_the_dev_set_and_share_the_weights_of_the_training():
         session.run(seen[0].dev_start)
         assert session.run(seen[0].dev_batch)["logits"].shape == (3, 2)
         assert session.run(seen[0].width) == 8
-
-
-def test_a_tpu_has_no_hooks():
-    plan = TrainingPlan(SCHEDULE, make_hooks=lambda tensors: pytest.fail("hooks were created"))
-    model_fn = ModelFn(SPEC, plan=plan, device=Device(use_tpu=True))
-    assert not model_fn.device.supports_hooks
-    # The optimizer of a TPU cannot be built here; everything before it can.
-    assert model_fn.forward(make_features(), is_training=False).logits.shape.as_list() == [4, 2]
 
 
 @pytest.mark.parametrize("kind", [None, "whole", "trained"])
