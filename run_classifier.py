@@ -62,11 +62,7 @@ def create_model(
     use_one_hot_embeddings: bool,
     adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Build the graph of a classifier; for notebooks.
-
-    Returns:
-      The mean loss, the loss of each example, the logits and the probabilities.
-    """
+    """Build the graph of a classifier, for notebooks; return mean loss, loss per example, logits, probabilities."""
     model = modeling.BertModel(
         bert_config, is_training, input_ids, input_mask, segment_ids, use_one_hot_embeddings, "bert", adapter_fn
     )

@@ -46,11 +46,7 @@ def create_model(
     use_one_hot_embeddings: bool,
     adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Build the graph of a span model; for notebooks.
-
-    Returns:
-      The logits of the first and of the last token of the answer, float [B, S] each.
-    """
+    """Build the graph of a span model, for notebooks; return the logits of the first and last token, [B, S] each."""
     model = modeling.BertModel(
         bert_config, is_training, input_ids, input_mask, segment_ids, use_one_hot_embeddings, "bert", adapter_fn
     )

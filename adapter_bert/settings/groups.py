@@ -176,13 +176,6 @@ class TrainingSettings(FlagGroup):
         False, "Save all variables in each checkpoint, not only trained ones, for tools that expect it.", TRAINING
     )
 
-    def validate(self) -> None:
-        """Raise `errors.UserError` for invalid values or combinations."""
-        super().validate()
-        parts, size = self.gradient_accumulation_steps, self.train_batch_size
-        if size % parts:
-            raise errors.UserError(f"--gradient_accumulation_steps={parts} must divide --train_batch_size={size}.")
-
 
 @dataclasses.dataclass(frozen=True)
 class DeviceSettings(FlagGroup):
@@ -231,11 +224,15 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
                     f"--{name} needs evaluations during training: add --do_eval=true, and leave out --eval_every_steps "
                     f"or set it above 0 (it is {self.eval_every_steps})."
                 )
-        if self.use_tpu:
-            self._check_tpu_batches()
+        self._check_batches()
 
-    def _check_tpu_batches(self) -> None:
-        if self.gradient_accumulation_steps > 1:
+    def _check_batches(self) -> None:
+        parts, size = self.gradient_accumulation_steps, self.train_batch_size
+        if size % parts:
+            raise errors.UserError(f"--gradient_accumulation_steps={parts} must divide --train_batch_size={size}.")
+        if not self.use_tpu:
+            return
+        if parts > 1:
             raise errors.UserError(
                 "--gradient_accumulation_steps cannot be combined with --use_tpu=true: TPU cores already split a batch."
             )

@@ -14,10 +14,10 @@ from adapter_bert.model.heads import Head
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.settings.groups import Settings
 from adapter_bert.training.model_fn import Schedule
-from adapter_bert.training.trainer import Trainer, find_weights
+from adapter_bert.training.trainer import Trainer
 from adapter_bert.weights import loading, packs
 from adapter_bert.weights.bases import Base
-from adapter_bert.weights.loading import Weights
+from adapter_bert.weights.loading import WeightRequest, Weights
 from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
 
 
@@ -28,17 +28,13 @@ def prepare(
     one_hot = settings.device.uses_one_hot_embeddings
     spec = ModelSpec(base.config, head, settings.adapter, settings.tuning_mode, settings.tune_top_layers, one_hot)
     record = folder.check_same_run(settings, data_fingerprints)
-    weights = find_weights(settings, spec, loading.TRAIN if settings.do_train else loading.EVALUATE, folder)
+    request = WeightRequest(settings.init_checkpoint, settings.adapter_pack, settings.save_full_checkpoint)
+    weights = loading.resolve(spec, request, loading.TRAIN if settings.do_train else loading.EVALUATE, folder)
     _check_run(folder, record, base, weights)
     is_continued = folder.latest_checkpoint() is not None
-    record = folder.claim(
-        record,
-        {
-            "base": record.fingerprints.get("base") if is_continued else _fingerprint(weights, spec.base_names),
-            "frozen": _fingerprint(weights, spec.frozen_names),
-        },
-    )
-    return Trainer(spec, folder, record, weights, _make_best_pack(folder, record, spec, base))
+    origin = record.fingerprints.get("base") if is_continued else _fingerprint(weights, spec.base_names)
+    record = folder.claim(record, {"base": origin, "frozen": _fingerprint(weights, spec.frozen_names)})
+    return Trainer(spec, folder, record, request, weights, _make_best_pack(folder, record, spec, base))
 
 
 def make_schedule(settings: Settings, num_examples: int) -> Schedule:

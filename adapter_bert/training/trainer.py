@@ -18,7 +18,7 @@ from adapter_bert.pipeline import batches, feature_store, records
 from adapter_bert.settings.groups import Settings
 from adapter_bert.training.model_fn import ModelFn
 from adapter_bert.weights import loading
-from adapter_bert.weights.loading import WeightFile, WeightRequest, Weights
+from adapter_bert.weights.loading import WeightRequest, Weights
 from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
 
 Predictions = Iterator[Tuple[str, List[Row]]]
@@ -56,14 +56,6 @@ class SplitFeatures(NamedTuple):
         return batches.scoring_input_fn(paths, length, label_types)
 
 
-def find_weights(
-    settings: Settings, spec: ModelSpec, purpose: str, folder: RunFolder, base: Optional[WeightFile] = None
-) -> Optional[Weights]:
-    """Return the weights that the settings request, see `loading.resolve`."""
-    request = WeightRequest(settings.init_checkpoint, settings.adapter_pack, settings.save_full_checkpoint)
-    return loading.resolve(spec, request, purpose, folder, base)
-
-
 @dataclasses.dataclass
 class Trainer:
     """A model with its weights, in the output folder of a run. `loop.TrainingLoop` trains it."""
@@ -71,6 +63,7 @@ class Trainer:
     spec: ModelSpec
     folder: RunFolder
     record: RunRecord  # settings, fingerprints and seed of the run
+    request: WeightRequest  # the weights that the user requests
     initial_weights: Optional[Weights]  # to start training from, or to predict with; None for random ones
     best_pack: BestPack  # saves the best weights of a training
     _trained_weights: Optional[Weights] = None
@@ -90,7 +83,7 @@ class Trainer:
     def find_weights(self, purpose: str) -> Weights:
         """Return weights that this run has written; the base is not read again."""
         base = self.initial_weights.files[0] if self.initial_weights else None
-        weights = find_weights(self.settings, self.spec, purpose, self.folder, base)
+        weights = loading.resolve(self.spec, self.request, purpose, self.folder, base)
         assert weights, "the run has not written any weights"
         return weights
 

@@ -12,22 +12,20 @@ from adapter_bert.training.evaluator import Evaluator, epoch_ends, multiples
 
 
 @pytest.mark.parametrize(
-    "examples, batch_size, total, expected",
+    "steps, expected",
     [
-        (64, 8, 24, {8, 16, 24}),
-        (8551, 32, 801, {267, 534, 801}),
-        (10, 4, 7, {2, 5, 7}),  # 2.5 steps per epoch
-        (64, 8, 20, {8, 16, 20}),  # two and a half epochs
-        (5, 8, 3, {1, 2, 3}),  # less than a step per epoch
+        (epoch_ends(64, 8, 24), {8, 16, 24}),
+        (epoch_ends(8551, 32, 801), {267, 534, 801}),
+        (epoch_ends(10, 4, 7), {2, 5, 7}),  # 2.5 steps per epoch
+        (epoch_ends(64, 8, 20), {8, 16, 20}),  # two and a half epochs
+        (epoch_ends(5, 8, 3), {1, 2, 3}),  # less than a step per epoch
+        (multiples(10, 25), {10, 20, 25}),
+        (multiples(10, 30), {10, 20, 30}),
+        (multiples(100, 30), {30}),
     ],
 )
-def test_epochs_end_with_their_last_full_batch_and_the_last_step_counts(examples, batch_size, total, expected):
-    assert epoch_ends(examples, batch_size, total) == expected
-
-
-@pytest.mark.parametrize("interval, total, expected", [(10, 25, {10, 20, 25}), (10, 30, {10, 20, 30}), (100, 30, {30})])
-def test_multiples_include_the_last_step(interval, total, expected):
-    assert multiples(interval, total) == expected
+def test_epochs_end_with_their_last_full_batch_and_the_last_step_is_always_evaluated(steps, expected):
+    assert steps == expected
 
 
 class Run:

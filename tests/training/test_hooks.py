@@ -60,24 +60,15 @@ def progress_hook(tensors, history, stop=None) -> ProgressHook:
     return ProgressHook(tensors, TOTAL, BATCH, history, stop or StopRequest())
 
 
-def test_progress_is_logged_at_the_last_step_with_loss_rate_speed_and_time_left(history, log):
-    train(lambda tensors: [progress_hook(tensors, history)])
+@pytest.mark.parametrize("seconds, start, logged", [(1e9, 0, [6]), (0, 0, [1, 2, 3, 4, 5, 6]), (1e9, 4, [6])])
+def test_progress_is_logged_at_intervals_and_at_the_last_step(history, log, monkeypatch, seconds, start, logged):
+    monkeypatch.setattr(progress, "LOG_SECONDS", seconds)
+    train(lambda tensors: [progress_hook(tensors, history)], TOTAL - start, start)
     lines = [line for line in log if line.startswith("step ")]
-    assert len(lines) == 1
-    assert lines[0].startswith("step 6/6  loss 0.5000  lr 1.00e-03  ") and lines[0].endswith(" examples/s  0:00 left")
-    assert (history.steps, history.examples) == (TOTAL, TOTAL * BATCH) and history.seconds > 0
+    assert [line.split("  ")[:3] for line in lines] == [[f"step {n}/6", "loss 0.5000", "lr 1.00e-03"] for n in logged]
+    assert lines[-1].endswith(" examples/s  0:00 left")
+    assert (history.steps, history.examples) == (TOTAL - start, (TOTAL - start) * BATCH) and history.seconds > 0
     assert "Batches had 12.0 tokens per sequence on average." in log
-
-
-def test_progress_is_logged_after_an_interval(history, log, monkeypatch):
-    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
-    train(lambda tensors: [progress_hook(tensors, history)])
-    assert [line.split()[1] for line in log if line.startswith("step ")] == [f"{n}/6" for n in range(1, 7)]
-
-
-def test_a_continued_training_counts_from_its_first_step(history, log):
-    train(lambda tensors: [progress_hook(tensors, history)], steps=2, start=4)
-    assert any(line.startswith("step 6/6") for line in log) and history.steps == 2
 
 
 def test_a_stop_request_ends_the_training_after_the_current_step(history, log):
