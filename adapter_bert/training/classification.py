@@ -20,7 +20,7 @@ from adapter_bert.pipeline.feature_store import FeatureStore
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.tasks import custom
 from adapter_bert.tasks.task_data import TaskData
-from adapter_bert.training import preparation, reporting
+from adapter_bert.training import workflow
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
 from adapter_bert.training.trainer import SplitFeatures
@@ -39,8 +39,8 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
         settings = dataclasses.replace(settings, task_name=data.task.name)
         base = Base.load(settings)
         head = make_head(settings, data)
-        schedule = preparation.make_schedule(settings, len(data.splits.get("train", ())))
-        trainer = preparation.prepare(settings, folder, base, head, data.fingerprints())  # first write
+        schedule = workflow.make_schedule(settings, len(data.splits.get("train", ())))
+        trainer = workflow.prepare(settings, folder, base, head, data.fingerprints())  # first write
         # Create features before there is a session, because this forks processes.
         features = make_features(settings, base, data)
     score, results = make_scorer(head, data.task), None
@@ -51,7 +51,7 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
         if split == "dev":
             scores, labels = score(rows), np.array([row["label_ids"] for row in rows])
             majority = metrics.majority_class_score(list(scores.metrics), labels)
-            results = reporting.report(trainer, scores, majority, data.sizes(), rows)
+            results = workflow.report(trainer, scores, majority, data.sizes(), rows)
         else:
             write_predictions(settings, folder, data.task, head, rows)
     if settings.do_train or settings.do_eval:

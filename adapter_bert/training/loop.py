@@ -66,7 +66,7 @@ class TrainingLoop:
                 self.run_in_pieces()
             self.history.write()
             self._trainer.best_pack.save_last()
-        self._trainer.use_trained_weights()
+        self._trainer.trained_weights = self._trainer.find_weights(loading.USE_TRAINED)
 
     def run_in_pieces(self) -> None:
         """Alternate between training and evaluation: a TPU graph cannot contain a second model."""

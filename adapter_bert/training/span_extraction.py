@@ -17,7 +17,7 @@ from adapter_bert.pipeline.feature_store import FeatureStore, num_records
 from adapter_bert.settings.squad import SquadSettings
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.task_data import SquadData
-from adapter_bert.training import preparation, reporting
+from adapter_bert.training import workflow
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
 from adapter_bert.training.trainer import SplitFeatures, Trainer
@@ -35,8 +35,8 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
         settings = use_recorded_name(settings, folder)
         data = load_data(settings)
         base = Base.load(settings)
-        schedule = preparation.make_schedule(settings, data.train.num_questions if data.train else 0)
-        trainer = preparation.prepare(settings, folder, base, SpanHead(), data.fingerprints())  # first write
+        schedule = workflow.make_schedule(settings, data.train.num_questions if data.train else 0)
+        trainer = workflow.prepare(settings, folder, base, SpanHead(), data.fingerprints())  # first write
         # Create features before there is a session, because this forks processes.
         features = make_features(settings, base, data)
     decoder = AnswerDecoder(data.dev, base.tokenizer, settings.lengths, settings.rules) if data.dev else None
@@ -126,7 +126,7 @@ def answer(
         _log_fitted_threshold(settings, trainer)
         return None
     scores, no_answer = decoder.score_answers(answers, rows), decoder.no_answer_score()
-    results = reporting.report(trainer, scores, no_answer, data.sizes(), rows)
+    results = workflow.report(trainer, scores, no_answer, data.sizes(), rows)
     _log_better_threshold(results)
     return results
 

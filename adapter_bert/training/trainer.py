@@ -66,7 +66,7 @@ class Trainer:
     request: WeightRequest  # the weights that the user requests
     initial_weights: Optional[Weights]  # to start training from, or to predict with; None for random ones
     best_pack: BestPack  # saves the best weights of a training
-    _trained_weights: Optional[Weights] = None
+    trained_weights: Optional[Weights] = None  # those that training has selected, once it has finished
 
     @property
     def settings(self) -> Settings:
@@ -76,7 +76,7 @@ class Trainer:
     @property
     def weights(self) -> Weights:
         """The weights that `predict` uses: the run's pack after training, otherwise the weights to evaluate."""
-        weights = self._trained_weights or self.initial_weights
+        weights = self.trained_weights or self.initial_weights
         assert weights, "training from random weights has not finished yet"
         return weights
 
@@ -86,10 +86,6 @@ class Trainer:
         weights = loading.resolve(self.spec, self.request, purpose, self.folder, base)
         assert weights, "the run has not written any weights"
         return weights
-
-    def use_trained_weights(self) -> None:
-        """From now on, predict with the weights that training has selected."""
-        self._trained_weights = self.find_weights(loading.USE_TRAINED)
 
     def predict(self, splits: Sequence[SplitFeatures], weights: Optional[Weights] = None) -> Predictions:
         """Yield each split's name and predictions, in the order of its files, without padding examples.

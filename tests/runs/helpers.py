@@ -10,7 +10,7 @@ import run_classifier
 import run_squad
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.settings.classifier import ClassifierSettings
-from adapter_bert.training import classification, preparation
+from adapter_bert.training import classification, workflow
 from adapter_bert.weights import packs
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import RunFolder
@@ -39,7 +39,7 @@ def prepare(settings: ClassifierSettings) -> tuple:
     folder, bert = RunFolder(settings.output_dir), Base.load(settings)
     data = classification.load_data(settings)
     head = classification.make_head(settings, data)
-    trainer = preparation.prepare(settings, folder, bert, head, data.fingerprints())
+    trainer = workflow.prepare(settings, folder, bert, head, data.fingerprints())
     return trainer, data, classification.make_features(settings, bert, data)
 
 

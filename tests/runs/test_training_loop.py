@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.util import event_pb2
 
 from adapter_bert.settings.classifier import ClassifierSettings
-from adapter_bert.training import classification, preparation
+from adapter_bert.training import classification, workflow
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
 from adapter_bert.weights import checkpoints, packs
@@ -110,7 +110,7 @@ class TestEvaluationDuringTraining:
         settings = ClassifierSettings(**given)
         trainer, data, features = prepare(settings)
         dev = DevSet(features["dev"], classification.make_scorer(trainer.spec.head, data.task))
-        loop = TrainingLoop(trainer, preparation.make_schedule(settings, 64), features["train"], dev)
+        loop = TrainingLoop(trainer, workflow.make_schedule(settings, 64), features["train"], dev)
         loop.run_in_pieces()
         assert loop.history.evaluations == evaluations_of(trained) != []
         whole, pieces = (packs.read(path) for path in (pack_of(trained), trainer.folder.pack_path))
