@@ -33,6 +33,7 @@ _MNLI_PAIR: _Columns = {"text_a": 8, "text_b": 9}
 _COLA: _Columns = {"text_a": 3, "label": 1, "header": False}
 _QQP: _Columns = {"text_a": 3, "text_b": 4, "label": 5, "skip_short_rows": True}
 _MNLI: _Columns = {**_MNLI_PAIR, "label": -1}
+_MNLI_NAMES: Dict[str, Any] = {"aliases": ("MNLI-m", "MNLI-matched"), "submission": "MNLI-m"}
 
 
 def _task(name: str, labels: Tuple[str, ...], labelled: _Columns, test: _Columns, genre: str = "", **more: Any) -> Task:
@@ -54,16 +55,7 @@ STSB = _task(
     "STS-B", (), {**_STSB_PAIR, "label": -1}, _STSB_PAIR, metrics=_SPEARMAN, label_range=(0.0, 5.0), test_rows=1379
 )
 QQP = _task("QQP", BINARY, _QQP, _PAIR, metrics=_F1, test_rows=390965)
-MNLI = _task(
-    "MNLI",
-    THREE_WAY,
-    _MNLI,
-    _MNLI_PAIR,
-    "_matched",
-    aliases=("MNLI-m", "MNLI-matched"),
-    submission="MNLI-m",
-    test_rows=9796,
-)
+MNLI = _task("MNLI", THREE_WAY, _MNLI, _MNLI_PAIR, "_matched", test_rows=9796, **_MNLI_NAMES)
 MNLI_MISMATCHED = _task(
     "MNLI-mm", THREE_WAY, _MNLI, _MNLI_PAIR, "_mismatched", aliases=("MNLI-mismatched",), test_rows=9847
 )

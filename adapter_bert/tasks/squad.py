@@ -287,16 +287,12 @@ class _Parser:
 
 
 def _parse_answer(node: _Node, context: str) -> GoldAnswer:
+    """Return an answer with the occurrence in the context nearest to its offset, the first of two."""
     text = node.at("text").text()
     given = node.at("answer_start").integer()
-    start = _nearest(context, text, given)
-    return GoldAnswer(text, start, moved=start is not None and start != given)
-
-
-def _nearest(context: str, text: str, offset: int) -> Optional[int]:
-    """Return the occurrence of a text nearest to an offset, the first of two; None if there is none."""
     if not text.strip():
-        return None
-    offset = max(offset, 0)
+        return GoldAnswer(text, None)
+    offset = max(given, 0)
     found = (context.rfind(text, 0, offset + len(text)), context.find(text, offset))
-    return min((start for start in found if start >= 0), key=lambda start: abs(start - offset), default=None)
+    start = min((each for each in found if each >= 0), key=lambda each: abs(each - offset), default=None)
+    return GoldAnswer(text, start, moved=start is not None and start != given)

@@ -121,10 +121,10 @@ def read_lines(path: str) -> Iterator[str]:
             # Decode the whole file for an error message with the line number.
             text = encodings.decode_utf8(encodings.read_bytes(path), path)
         *lines, line_start = (line_start + text).split("\n")
+        if line_start and not block:
+            lines.append(line_start)
         for line in lines:
             yield line[:-1] if line.endswith("\r") else line
-    if line_start:
-        yield line_start[:-1] if line_start.endswith("\r") else line_start
 
 
 def read_rows(path: str) -> Iterator[Tuple[int, List[str]]]:

@@ -64,8 +64,8 @@ class TaskData:
         found: Dict[str, Any] = {"labels": list(self.task.labels)}
         if "train" in self.splits:
             # The dev split selects the best weights.
-            names = [name for name in ("train", "dev") if name in self.splits]
-            found.update({f"{name}_data": self.split_fingerprints[name] for name in names})
+            hashes = self.split_fingerprints.items()
+            found.update({f"{name}_data": value for name, value in hashes if name != "test"})
         return found
 
     def sizes(self) -> Dict[str, Dict[str, Any]]:

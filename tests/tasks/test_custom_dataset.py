@@ -32,12 +32,6 @@ def read(data: CustomData, *wanted: str, stored=None):
     return custom.read("Mine", data, wanted, stored)
 
 
-def read_train(path: str, **settings) -> list:
-    """Return the texts and labels of a training file of which nothing is held out."""
-    examples = read(CustomData(path, dev_fraction=0, **settings), "train")[1]["train"]
-    return [(example.text_a, example.label) for example in examples]
-
-
 def test_a_task_is_read_from_its_files(tmp_path, log):
     train = write_file(tmp_path, "train.csv", table(("good", " yes"), ("bad", "no "), ("fine", "yes")))
     dev = write_file(tmp_path, "dev.csv", table(("so so", "no")))
@@ -118,7 +112,7 @@ def test_every_label_remains_in_the_training_split(tmp_path, count, fraction):
 
 
 def test_nothing_is_held_out_with_a_dev_file_or_a_fraction_of_0_or_too_few_rows(tmp_path, yes_no):
-    assert len(read_train(yes_no)) == 10
+    assert len(read(CustomData(yes_no, dev_fraction=0), "train")[1]["train"]) == 10
     _, examples = read(CustomData(yes_no, dev_file=yes_no), "train", "dev")
     assert len(examples["train"]) == len(examples["dev"]) == 10
     path = write_file(tmp_path, "a.csv", table(("one", "a"), ("two", "b")))
@@ -242,7 +236,7 @@ def test_numbers_are_read_for_a_regression_task(tmp_path):
 @pytest.mark.parametrize("value", ["high", "nan", "inf", "1,5"])
 def test_a_label_that_is_not_a_finite_number_is_reported(tmp_path, value):
     path = write_file(tmp_path, "a.csv", f'text,label\none,1.5\ntwo,"{value}"\nthree,2\n')
-    message = message_of(read_train, path, task_type="regression")
+    message = message_of(read, CustomData(path, task_type="regression", dev_fraction=0), "train")
     assert_mentions(message, f"{path}, line 3", "number", f"'{value}'")
 
 

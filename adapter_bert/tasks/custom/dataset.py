@@ -100,13 +100,8 @@ def read(
     """Return the task, and the examples of the requested splits in the order of the files.
 
     Without a dev file, the dev rows are held out in every call, whether or not `dev` is requested, so that a later
-    evaluation never scores rows that were trained on.
-
-    Args:
-      name: name of the task.
-      data: the files.
-      wanted: some of `train`, `dev` and `test`.
-      stored_labels: the classes, in order, of the earlier training that this call continues; empty for regression.
+    evaluation never scores rows that were trained on. `stored_labels` are the classes, in order, of the training that
+    this call continues; empty for regression.
     """
     for split in {"train", "test"} & set(wanted):
         data.file(split)
@@ -154,11 +149,10 @@ def _read_training_file(data: CustomData) -> Tuple[List[LabelledRow], Tuple[str,
     if data.is_regression:
         return rows, ()
     if data.labels:
-        missing = [shorten(label) for label in data.labels if not counts[label]]
-        if missing:
-            raise errors.UserError(
-                f"--labels: no row of {table.path} has '{missing[0]}'; found: {_frequencies(counts)}."
-            )
+        for label in data.labels:
+            if not counts[label]:
+                found = _frequencies(counts)
+                raise errors.UserError(f"--labels: no row of {table.path} has '{shorten(label)}'; found: {found}.")
         return _select_labels(rows, data.labels), data.labels
     _check_labels(table, counts, data)
     _warn_about_case(counts, table.path)
@@ -268,21 +262,18 @@ def _warn_about_case(counts: Mapping[str, int], path: str) -> None:
 
 def _sort_labels(labels: Collection[str]) -> Tuple[str, ...]:
     """Sort numerically if all labels are integers, so that the classes do not depend on the order of the rows."""
-    if all(_INTEGER.fullmatch(label) for label in labels):
-        return tuple(sorted(labels, key=lambda label: (int(label), label)))
-    return tuple(sorted(labels))
+    are_integers = all(_INTEGER.fullmatch(label) for label in labels)
+    return tuple(sorted(labels, key=lambda label: (int(label) if are_integers else 0, label)))
 
 
-def _match_stored_labels(
-    labels: Tuple[str, ...], stored_labels: Optional[Sequence[str]], data: CustomData
-) -> Tuple[str, ...]:
+def _match_stored_labels(labels: Tuple[str, ...], stored: Optional[Sequence[str]], data: CustomData) -> Tuple[str, ...]:
     """Return the labels in the stored order; raise a `UserError` if they differ, or --labels has another order."""
-    if stored_labels is None or tuple(stored_labels) == labels:
+    if stored is None or tuple(stored) == labels:
         return labels
-    if data.labels is None and sorted(stored_labels) == sorted(labels):
-        return tuple(stored_labels)
+    if data.labels is None and sorted(stored) == sorted(labels):
+        return tuple(stored)
     raise errors.UserError(
-        f"The earlier training had the labels {_names(stored_labels)}; now they are {_names(labels)}. Use the same "
+        f"The earlier training had the labels {_names(stored)}; now they are {_names(labels)}. Use the same "
         "--train_file, --labels and --label_map as before, or another --output_dir."
     )
 

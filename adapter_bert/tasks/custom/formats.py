@@ -23,6 +23,8 @@ from adapter_bert.tasks.custom.table import LABEL_COLUMN, MISSING, TEXT_COLUMN, 
 
 _KIND_BY_EXTENSION = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _DELIMITER_NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
+# If the first line ends so, a lone CR is text, except at the end of the file.
+_LF_OR_CRLF = re.compile(r"\r?\n|\r\Z")
 # An archive, optionally with a folder in it: `news.tar.gz//train`.
 _ARCHIVE = re.compile(r"(?P<file>.*\.(?:tar|tar\.gz|tgz|tar\.bz2))(?://(?P<folder>.*))?", re.IGNORECASE | re.DOTALL)
 # Number of rows that decide what the delimiter is.
@@ -38,16 +40,15 @@ def read_table(
 ) -> Table:
     """Read a file, a folder, a tar archive or a folder in an archive (`news.tar.gz//train`).
 
-    Args:
-      path: any path that `tf.gfile` opens.
-      columns: the columns that are needed; they help to detect the header and the delimiter.
-      encoding: by default that of the byte order mark, else UTF-8, windows-1252 or latin-1.
-      header: whether the first row contains column names; by default yes, unless all needed columns are numbers.
-      quoting: whether double quotes enclose cells; by default yes in CSV and no in TSV.
+    The needed columns help to detect the header and the delimiter. By default, the encoding is that of the byte order
+    mark, else UTF-8, windows-1252 or latin-1; the first row contains column names, unless all needed columns are
+    numbers; and double quotes enclose cells in CSV, but not in TSV.
     """
-    files = _read_files(path)
-    if files is not None:
-        return _files_table(path, files, encoding)
+    archive = _ARCHIVE.fullmatch(path)
+    if tf.gfile.IsDirectory(path):
+        return _files_table(path, _folder_files(path.rstrip("/") + "/"), encoding)
+    if archive:
+        return _files_table(path, _archive_files(*archive.groups("")), encoding)
     text, remark = encodings.decode(encodings.read_bytes(path), path, encoding)
     if remark:
         tf.logging.warning("%s, %s. Give --encoding if texts look wrong.", path, remark)
@@ -98,7 +99,9 @@ def _choose_delimiter(text: str, columns: Sequence[str], header: bool, quoting: 
 def _records(text: str, delimiter: str, quoting: bool, strict: bool = True) -> Iterator[Tuple[int, List[str]]]:
     """Yield (line in which the record starts, cells); skip blank lines. If strict, raise a csv.Error for bad quotes."""
     if not quoting:
-        for number, line in enumerate(_unquoted_lines(text), start=1):
+        first_end = encodings.LINE_END.search(text)
+        line_end = encodings.LINE_END if first_end and first_end.group() == "\r" else _LF_OR_CRLF
+        for number, line in enumerate(line_end.split(text), start=1):
             if line.strip():
                 yield number, line.split(delimiter)
         return
@@ -114,14 +117,6 @@ def _records(text: str, delimiter: str, quoting: bool, strict: bool = True) -> I
             start = reader.line_num + 1
     finally:
         csv.field_size_limit(earlier_limit)
-
-
-def _unquoted_lines(text: str) -> List[str]:
-    """Split lines without quoting. If the first line ends in LF or CRLF, a lone CR is text."""
-    first = encodings.LINE_END.search(text)
-    if first and first.group() == "\r":
-        return encodings.LINE_END.split(text)
-    return [line[:-1] if line.endswith("\r") else line for line in text.split("\n")]
 
 
 def _delimited_table(path: str, text: str, delimiter: str, quoting: bool, header: bool) -> Table:
@@ -146,7 +141,7 @@ def _delimited_table(path: str, text: str, delimiter: str, quoting: bool, header
                 f"{path}, line {number}: expected {len(names)} cells ({layout}), found {len(cells)}. Probably a cell "
                 f"contains a {_DELIMITER_NAMES[delimiter]}. {remedy}"
             )
-    rows = [TableRow(number, cells) for number, cells in records]
+    rows = [TableRow(number, cells, f"{path}, line {number}") for number, cells in records]
     return Table(path, tuple(names), rows, layout, "header" if header else "numbers")
 
 
@@ -190,8 +185,11 @@ def _json_table(path: str, text: str) -> Table:
             raise errors.UserError(f"{path}, {unit} {number}: expected a JSON object {{…}}, found {found}.")
         objects.append((number, value))
     columns = tuple(dict.fromkeys(itertools.chain.from_iterable(value for _, value in objects)))
-    rows = [TableRow(number, [value.get(column, MISSING) for column in columns]) for number, value in objects]
-    return Table(path, columns, rows, "JSON array" if is_array else "JSON lines", "keys", unit)
+    rows = [
+        TableRow(number, [value.get(column, MISSING) for column in columns], f"{path}, {unit} {number}")
+        for number, value in objects
+    ]
+    return Table(path, columns, rows, "JSON array" if is_array else "JSON lines", "keys")
 
 
 def _load(place: str, text: str) -> Any:
@@ -207,16 +205,6 @@ def _load(place: str, text: str) -> Any:
 # ------------------------------------------------------------------------------------ folders and archives
 
 
-def _read_files(path: str) -> Optional[Dict[str, bytes]]:
-    """Return the files of a folder or archive by relative path; None if the path is neither."""
-    if tf.gfile.IsDirectory(path):
-        return _folder_files(path.rstrip("/") + "/")
-    archive = _ARCHIVE.fullmatch(path)
-    if archive:
-        return _archive_files(archive.group("file"), (archive.group("folder") or "").strip("/"))
-    return None
-
-
 def _folder_files(root: str) -> Dict[str, bytes]:
     content: Dict[str, bytes] = {}
     for folder, _, names in tf.gfile.Walk(root):
@@ -228,6 +216,7 @@ def _folder_files(root: str) -> Dict[str, bytes]:
 
 
 def _archive_files(path: str, folder: str) -> Dict[str, bytes]:
+    folder = folder.strip("/")
     content: Dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(encodings.read_bytes(path)), mode="r:*") as archive:
@@ -258,10 +247,11 @@ def _files_table(path: str, files: Mapping[str, bytes], encoding: Optional[str])
         if len(parts) < 2:
             loose.append(name)
             continue
-        text, remark = encodings.decode(data, f"{path}, file {name}", encoding)
+        place = f"{path}, file {name}"
+        text, remark = encodings.decode(data, place, encoding)
         if remark:
             remarks.append(f"{name}, {remark}")
-        rows.append(TableRow(len(rows) + 1, [text, parts[-2]], name))
+        rows.append(TableRow(len(rows) + 1, [text, parts[-2]], place))
     if not rows:
         raise errors.UserError(
             f"{path}: expected one folder per label with one text file per example, found no folder that contains "
@@ -272,4 +262,4 @@ def _files_table(path: str, files: Mapping[str, bytes], encoding: Optional[str])
     if remarks:
         found = f"{len(remarks)} of {len(rows)} files are not UTF-8, first {remarks[0]}"
         tf.logging.warning("%s: %s. Give --encoding if texts look wrong.", path, found)
-    return Table(path, (TEXT_COLUMN, LABEL_COLUMN), rows, "one file per row, folder = label", "files", "file")
+    return Table(path, (TEXT_COLUMN, LABEL_COLUMN), rows, "one file per row, folder = label", "files")

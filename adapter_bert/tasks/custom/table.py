@@ -18,15 +18,15 @@ MISSING = object()
 
 
 class TableRow(NamedTuple):
-    """The line (or index) of a row from 1, its cells (strings; in JSON any value), and its file in an archive."""
+    """The line (or index) of a row from 1, its cells (strings; in JSON any value), and path and line for messages."""
 
     number: int
     cells: Sequence[object]
-    file: Optional[str] = None
+    place: str
 
 
 class LabelledRow(NamedTuple):
-    """One row; its label is empty if there is no label column. `place` is path and line, for messages."""
+    """One row; its label is empty if there is no label column. `place` is that of the `TableRow`."""
 
     number: int
     place: str
@@ -49,7 +49,6 @@ class Table:
     rows: List[TableRow]
     layout: str  # how the file was read, for messages
     kind: str  # source of the column names: `header`, `numbers` (no header), `keys` (JSON) or `files`
-    unit: str = "line"  # what a row is
 
     def labelled_rows(self, columns: Mapping[str, str]) -> List[LabelledRow]:
         """Return texts and stripped labels, given the columns by flag; raise a `UserError` if some are missing."""
@@ -60,7 +59,7 @@ class Table:
         none = [None] * len(self.rows)
         pairs, labels = cells.get("--text_pair_column", none), cells.get("--label_column", none)
         return [
-            LabelledRow(row.number, self._place(row), text_a, text_b, (label or "").strip())
+            LabelledRow(row.number, row.place, text_a, text_b, (label or "").strip())
             for row, text_a, text_b, label in zip(self.rows, cells["--text_column"], pairs, labels)
         ]
 
@@ -106,18 +105,15 @@ class Table:
                 found.append(name)
         return found
 
-    def _place(self, row: TableRow) -> str:
-        return f"{self.path}, {self.unit} {row.file or row.number}"
-
     def text(self, row: TableRow, index: int) -> str:
         """Return a cell as text; raise a `UserError` if the cell is missing, or a list or an object."""
         value = row.cells[index] if index < len(row.cells) else MISSING
         if value is MISSING:
-            raise errors.UserError(f"{self._place(row)}: {self._describe_missing(row, self.columns[index])}")
+            raise errors.UserError(f"{row.place}: {self._describe_missing(row, self.columns[index])}")
         try:
             return cell_text(value)
         except ValueError as error:
-            raise errors.UserError(f"{self._place(row)}, '{self.columns[index]}': {error}") from None
+            raise errors.UserError(f"{row.place}, '{self.columns[index]}': {error}") from None
 
     def _describe_missing(self, row: TableRow, column: str) -> str:
         if self.kind == "keys":
