@@ -33,6 +33,13 @@ def unknown(kind: str, name: object, available: Iterable[str]) -> UserError:
     return UserError("Unknown {} '{}'.{} Available: {}.".format(kind, name, hint, ", ".join(names)))
 
 
+def first_names(names: Iterable[object], limit: int = 5) -> str:
+    """Return the first names and the number of others, e.g. `a, b and 3 more`; `nothing` if there are none."""
+    texts = [str(name) for name in names]
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return (", ".join(texts[:limit]) or "nothing") + more
+
+
 def check_int(name: str, value: object, minimum: int = 1) -> None:
     """Raise a `UserError` unless the value is an integer of at least `minimum`; `name` is a flag or an argument."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:

@@ -194,7 +194,8 @@ def format_table(table: Table) -> List[str]:
     """Return lines of a table with a row for each task and a column for each point in time, and a summary."""
     rows = []
     for name in table:
-        cells = [_format_score(row[name]) if name in row else "" for row in table.values()]
+        evaluations = [row.get(name) for row in table.values()]
+        cells = [f"{each.metrics[each.metric]:.4f}{'*' * each.collapsed}" if each else "" for each in evaluations]
         rows.append([f"{name} {table[name][name].metric}", *cells])
     headers = ["", *(f"after {name}" for name in table)]
     align = ["left"] + ["right"] * len(table)
@@ -208,10 +209,6 @@ def format_table(table: Table) -> List[str]:
             "predictions."
         )
     return lines
-
-
-def _format_score(evaluation: Evaluation) -> str:
-    return f"{evaluation.metrics[evaluation.metric]:.4f}" + ("*" if evaluation.collapsed else "")
 
 
 def format_parameters(counts: Mapping[str, float]) -> str:

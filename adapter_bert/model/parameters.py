@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 import adapter_layers
 import modeling
 import optimization
-from adapter_bert.common import text
+from adapter_bert.common import errors
 from adapter_bert.model import tuning_modes
 
 # A variable belongs to the first group that matches.
@@ -98,7 +98,7 @@ def describe_mismatch(expected: Mapping[str, Sequence[int]], found: Mapping[str,
         if name in found and list(found[name]) != list(shape)
     ]
     problems = [
-        f"{len(items)} {problem} ({text.first_names(items, 3)})"
+        f"{len(items)} {problem} ({errors.first_names(items, 3)})"
         for items, problem in ((missing, "missing"), (misshapen, "of another shape"))
         if items
     ]

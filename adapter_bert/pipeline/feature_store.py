@@ -22,7 +22,6 @@ import tensorflow.compat.v1 as tf
 import tokenization
 from adapter_bert.common import errors, files
 from adapter_bert.common.progress import with_progress
-from adapter_bert.common.text import first_names
 from adapter_bert.pipeline import features, spans, tfrecords, windows
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.task import InputExample
@@ -80,7 +79,7 @@ class FeatureStore:
         if paths is None:
             tf.logging.info("Building features: %s-*.tf_record", stem)
             return tfrecords.write_shards(records, stem)
-        tf.logging.info("Features (%d sequences): %s", num_records(paths), first_names(paths, 1))
+        tf.logging.info("Features (%d sequences): %s", num_records(paths), errors.first_names(paths, 1))
         return paths
 
 

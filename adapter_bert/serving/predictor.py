@@ -21,7 +21,6 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tokenization
 from adapter_bert.common import errors, files, parallel
-from adapter_bert.common.text import first_names
 from adapter_bert.devices import estimators
 from adapter_bert.model import fused_ops
 from adapter_bert.pipeline.features import Encoder
@@ -221,8 +220,8 @@ def _find_tokenizer_file(checkpoint: str, pattern: str) -> str:
     found = fnmatch.filter(names, pattern)
     if len(found) != 1:
         raise errors.UserError(
-            f"Expected one {pattern} beside the base {checkpoint}; found {first_names(names)}. Set vocab_file or "
-            "spm_model_file."
+            f"Expected one {pattern} beside the base {checkpoint}; found {errors.first_names(names)}. Set "
+            "vocab_file or spm_model_file."
         )
     return os.path.join(folder, found[0])
 

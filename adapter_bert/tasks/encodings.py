@@ -10,7 +10,6 @@ from typing import Iterator, Optional, Tuple
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
-from adapter_bert.common.text import first_names
 
 BLOCK_SIZE = 1 << 20
 LINE_END = re.compile(r"\r\n|\r|\n")
@@ -39,7 +38,7 @@ def read_blocks(path: str) -> Iterator[bytes]:
         folder = os.path.dirname(path) or "."
         if not tf.gfile.IsDirectory(folder):
             raise errors.UserError(f"The data folder {folder} does not exist.") from None
-        present = first_names(sorted(tf.gfile.ListDirectory(folder)), 10)
+        present = errors.first_names(sorted(tf.gfile.ListDirectory(folder)), 10)
         reason = "does not exist" if isinstance(error, tf.errors.NotFoundError) else "cannot be read"
         raise errors.UserError(f"The data file {path} {reason}; the folder contains: {present}.") from None
 

@@ -15,7 +15,6 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 from adapter_bert.common import errors, files
 from adapter_bert.common.cached_property import cached_property
 from adapter_bert.common.lazy_tensorflow import tf
-from adapter_bert.common.text import first_names
 
 _LAYOUT = (
     'Expected an uncompressed SQuAD file in UTF-8: {"data": [{"paragraphs": [{"context": …, "qas": [{"id": …, '
@@ -169,7 +168,7 @@ def _reason_to_exclude(paragraph: Paragraph, question: Question) -> Optional[str
 
 
 def _note(text: str, questions: Sequence[Question]) -> str:
-    return f" {text}: {len(questions)} ({first_names([_printable(question.id) for question in questions], 3)})."
+    return f" {text}: {len(questions)} ({errors.first_names([_printable(question.id) for question in questions], 3)})."
 
 
 def _printable(name: str) -> str:
@@ -234,7 +233,7 @@ class _Node(NamedTuple):
 
     def at(self, key: str) -> _Node:
         if not self.has(key):
-            keys = first_names([_printable(name) for name in self.value], 10)
+            keys = errors.first_names([_printable(name) for name in self.value], 10)
             raise self.error(f"no key '{key}', found: {keys}. {_LAYOUT}")
         return _Node(self.path, f"{self.place}.{key}" if self.place else key, self.value[key])
 

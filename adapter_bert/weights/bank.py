@@ -54,7 +54,10 @@ class Bank:
         folder = cls.check_absent(folder)
         with files.user_errors(), files.staging_folder(folder) as staging:
             manifest = _describe(base)
-            _copy_base(base, os.path.join(staging, BASE_FOLDER))
+            os.mkdir(os.path.join(staging, BASE_FOLDER))
+            for path in [base.config_file, base.tokenizer_file, *checkpoints.files_of(base.checkpoint)]:
+                if not path.endswith(".meta"):
+                    tf.gfile.Copy(path, os.path.join(staging, BASE_FOLDER, os.path.basename(path)))
             cls(staging, manifest).tensors()  # verifies the copy
             os.mkdir(os.path.join(staging, PACKS_FOLDER))
             files.write_json(os.path.join(staging, FILE_NAME), manifest)
@@ -251,11 +254,3 @@ def _local(folder: str) -> str:
     if "://" in folder:
         raise errors.UserError(f"A bank must be a local folder; found {folder}.")
     return os.path.abspath(folder)
-
-
-def _copy_base(base: bases.Base, folder: str) -> None:
-    """Copy only the files that belong to a base."""
-    os.mkdir(folder)
-    for path in [base.config_file, base.tokenizer_file, *checkpoints.files_of(base.checkpoint)]:
-        if not path.endswith(".meta"):
-            tf.gfile.Copy(path, os.path.join(folder, os.path.basename(path)))

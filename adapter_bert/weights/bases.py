@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import tokenization
-from adapter_bert.common import errors, text
+from adapter_bert.common import errors
 from adapter_bert.common.cached_property import cached_property
 from adapter_bert.model import parameters
 from adapter_bert.settings.groups import Settings
@@ -108,7 +108,7 @@ class Base:
         if not parts <= set(names) or not (VOCAB_NAME in names or models):
             raise errors.UserError(
                 f"{folder} is not a base: expected {CONFIG_NAME}, {CHECKPOINT_NAME}.* and {VOCAB_NAME}; found "
-                f"{text.first_names(names)}. Convert a Hugging Face folder with scripts/convert_hf_checkpoint.py."
+                f"{errors.first_names(names)}. Convert a Hugging Face folder with scripts/convert_hf_checkpoint.py."
             )
         config_file, checkpoint = os.path.join(folder, CONFIG_NAME), os.path.join(folder, CHECKPOINT_NAME)
         if VOCAB_NAME in names:

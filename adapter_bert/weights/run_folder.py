@@ -130,7 +130,8 @@ class RunFolder:
         differences = _different_settings(settings, recorded) + _different_fingerprints(fingerprints, recorded)
         if recorded and differences:
             raise errors.UserError(self._describe_differences(settings, differences))
-        if recorded and settings.do_train and not settings.evaluates_in_training and self._is_scored():
+        trains_unscored = settings.do_train and not settings.evaluates_in_training
+        if recorded and trains_unscored and self.has_pack() and self.history().evaluations:
             raise errors.UserError(
                 f"The run in {self.path} evaluates during training; without evaluation, its best weights would become "
                 "outdated. Add --do_eval=true, or use another --output_dir."
@@ -147,10 +148,6 @@ class RunFolder:
             if settings.adapter_pack:
                 place = f"pack {settings.adapter_pack}"
         return "The {} contains a run with other settings: {}. {}".format(place, "; ".join(differences), advice)
-
-    def _is_scored(self) -> bool:
-        """Return whether the pack was selected by its score."""
-        return self.has_pack() and bool(self.history().evaluations)
 
     def claim(self, record: RunRecord, base_fingerprints: Mapping[str, Any]) -> RunRecord:
         """Create the folder; before training, clean up after a killed run and record the run's settings.

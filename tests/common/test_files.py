@@ -8,7 +8,6 @@ import re
 import pytest
 
 from adapter_bert.common import errors, files
-from adapter_bert.common.text import first_names
 from tests.helpers import assert_mentions, message_of
 
 
@@ -104,9 +103,9 @@ def test_a_staging_folder_is_removed_with_leftovers_of_dead_writers(tmp_path):
 
 
 def test_the_first_names_and_the_number_of_others_are_listed():
-    assert first_names([]) == "nothing"
-    assert first_names("abc") == "a, b, c"
-    assert first_names("abcdefg", 2) == "a, b and 5 more"
+    assert errors.first_names([]) == "nothing"
+    assert errors.first_names("abc") == "a, b, c"
+    assert errors.first_names("abcdefg", 2) == "a, b and 5 more"
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, "1", None])

@@ -9,7 +9,6 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tup
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
-from adapter_bert.common.text import first_names
 from adapter_bert.tasks.custom.formats import read_table
 from adapter_bert.tasks.custom.labels import check_unique, shorten
 from adapter_bert.tasks.custom.table import LABEL_COLUMN, TEXT_COLUMN, LabelledRow, Table
@@ -336,8 +335,8 @@ def _label_summary(task: Task, split: str, examples: Sequence[InputExample]) -> 
 def _frequencies(counts: Mapping[str, int]) -> str:
     """Return labels with their counts, the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return first_names([f"{shorten(label)} {count}" for label, count in ordered], _SHOWN_LABELS)
+    return errors.first_names([f"{shorten(label)} {count}" for label, count in ordered], _SHOWN_LABELS)
 
 
 def _names(labels: Sequence[str]) -> str:
-    return first_names([shorten(label) for label in labels], _SHOWN_LABELS) if labels else "(numbers)"
+    return errors.first_names([shorten(label) for label in labels], _SHOWN_LABELS) if labels else "(numbers)"

@@ -17,7 +17,6 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
-from adapter_bert.common.text import first_names
 from adapter_bert.tasks import encodings
 from adapter_bert.tasks.custom.table import LABEL_COLUMN, MISSING, TEXT_COLUMN, Table, TableRow, one_line
 
@@ -255,7 +254,7 @@ def _files_table(path: str, files: Mapping[str, bytes], encoding: Optional[str])
     if not rows:
         raise errors.UserError(
             f"{path}: expected one folder per label with one text file per example, found no folder that contains "
-            f"files. Other files: {first_names(loose, 10)}."
+            f"files. Other files: {errors.first_names(loose, 10)}."
         )
     if loose:
         tf.logging.warning("%s: skipped %d files outside the label folders, e.g. %s.", path, len(loose), loose[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, List, NamedTuple, Optional, Sequence
 
 from adapter_bert.common import errors
-from adapter_bert.common.text import first_names
 from adapter_bert.weights import bases, packs
 from adapter_layers import AdapterConfig
 
@@ -27,8 +26,8 @@ class ImportedTask(NamedTuple):
         labels = list(theirs if self.labels is None else self.labels)
         if len(labels) != len(theirs):
             raise errors.UserError(
-                f"The {head} has {len(theirs)} classes ({first_names(theirs)}); {len(labels)} labels were given: "
-                f"{first_names(labels)}."
+                f"The {head} has {len(theirs)} classes ({errors.first_names(theirs)}); {len(labels)} labels were "
+                f"given: {errors.first_names(labels)}."
             )
         if any(label in theirs and theirs[number] != label for number, label in enumerate(labels)):
             raise errors.UserError(

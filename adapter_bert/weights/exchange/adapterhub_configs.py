@@ -11,7 +11,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import modeling
 from adapter_bert.common import errors, files
-from adapter_bert.common.text import first_names
 from adapter_bert.model import heads
 from adapter_bert.weights import packs
 from adapter_bert.weights.exchange import huggingface
@@ -139,7 +138,9 @@ def read_adapter(path: str, described: Mapping[str, Any], bert: modeling.BertCon
     check_values(path, values, fixed, ": only AdapterHub's DoubleSeqBnConfig is supported")
     unknown = [key for key in values if key not in _FIXED and not _KNOWN.match(key)]
     if unknown:
-        raise errors.UserError(f"{path} has unknown keys, which may describe another network: {first_names(unknown)}.")
+        raise errors.UserError(
+            f"{path} has unknown keys, which may describe another network: {errors.first_names(unknown)}."
+        )
     layers = tuple(n for n in range(bert.num_hidden_layers) if n not in (values.get("leave_out") or []))
     placement = _PLACEMENTS.get((bool(values.get("mh_adapter")), bool(values.get("output_adapter"))))
     if placement is None or not layers:

@@ -16,7 +16,6 @@ import numpy as np
 
 from adapter_bert import tasks
 from adapter_bert.common import errors
-from adapter_bert.common.text import first_names
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 from adapter_bert.weights.exchange import ImportedTask, tensors
@@ -77,7 +76,7 @@ def _find_head(prefix: str, shapes: parameters.Shapes) -> str:
     hint = "is not fine-tuned" if not known else "does not tell for which of them it was trained"
     raise errors.UserError(
         f"The checkpoint {prefix} must have one head: {_HEAD} (classification, regression) or {_SPAN_HEAD} (SQuAD); "
-        f"found {first_names(known or sorted(others))}. It {hint}."
+        f"found {errors.first_names(known or sorted(others))}. It {hint}."
     )
 
 
@@ -105,13 +104,13 @@ def _check_variables(prefix: str, shapes: parameters.Shapes, config: packs.PackC
     if mismatch or others:
         raise errors.UserError(
             f"The checkpoint {prefix} does not match the given architecture: "
-            + (mismatch or f"it also has the variables {first_names(sorted(others))}.")
+            + (mismatch or f"it also has the variables {errors.first_names(sorted(others))}.")
         )
     trained = [name for name in frozen if f"{name}/adam_m" in shapes]
     if trained:
         raise errors.UserError(
             f"The checkpoint {prefix} has adapters, but not only adapters, LayerNorms and head were trained. The "
-            f"optimizer also has slots for {first_names(trained)}, which a pack cannot contain."
+            f"optimizer also has slots for {errors.first_names(trained)}, which a pack cannot contain."
         )
 
 

@@ -14,7 +14,6 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import errors, files
-from adapter_bert.common.text import first_names
 from adapter_bert.weights import bases, checkpoints
 from adapter_bert.weights.bases import CHECKPOINT_NAME, CONFIG_NAME, SIZES, VOCAB_NAME
 from adapter_bert.weights.exchange import tensors
@@ -136,7 +135,8 @@ def _weight_files(hf_dir: str) -> List[str]:
     missing = sorted(set(shards) - set(os.listdir(hf_dir)))
     if missing or not shards:
         raise errors.UserError(
-            f"{index} lists the files {first_names(shards)}; missing from its folder: {first_names(missing)}."
+            f"{index} lists the files {errors.first_names(shards)}; missing from its folder: "
+            f"{errors.first_names(missing)}."
         )
     return [os.path.join(hf_dir, name) for name in shards]
 

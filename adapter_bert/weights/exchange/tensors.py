@@ -16,7 +16,6 @@ import safetensors
 import safetensors.numpy
 
 from adapter_bert.common import errors, files
-from adapter_bert.common.text import first_names
 from adapter_bert.model import parameters
 
 # Last part of Google's name -> Hugging Face's. Embedding tables only get the ending `.weight`.
@@ -142,7 +141,7 @@ def load(
     others = [tensor.name for name, tensor in stored.items() if name not in required]
     unknown = [name for name in others if not may_skip(name)]
     if mismatch or unknown:
-        problem = mismatch or f"{len(unknown)} tensors are unknown ({first_names(unknown)})."
+        problem = mismatch or f"{len(unknown)} tensors are unknown ({errors.first_names(unknown)})."
         raise errors.UserError(f"The weights in {where} do not match {config}: {problem}")
     return {row.google: row.to_google(_load_one(stored[row.hf])) for row in rows}, others
 
@@ -172,10 +171,10 @@ def missing_weights(folder: str, expected: str, pickles: Sequence[str], advice: 
     found = matching(folder, pickles)
     if found:
         return errors.UserError(
-            f"{folder} contains its weights only as a pickle ({first_names(found)}). Pickles are not loaded because "
-            f"they can run code; {advice}."
+            f"{folder} contains its weights only as a pickle ({errors.first_names(found)}). Pickles are not loaded "
+            f"because they can run code; {advice}."
         )
-    return errors.UserError(f"There is no {expected} in {folder}; found {first_names(matching(folder, ['*']))}.")
+    return errors.UserError(f"There is no {expected} in {folder}; found {errors.first_names(matching(folder, ['*']))}.")
 
 
 def write(path: str, tensors: Mapping[str, np.ndarray]) -> None:
@@ -200,10 +199,10 @@ def check_output(folder: str, patterns: Sequence[str], overwrite: bool, allow_ot
     existing = matching(folder, patterns)
     others = sorted(set(matching(folder, ["*"])) - set(existing))
     if others and not allow_others:
-        raise errors.UserError(f"{folder} contains other files: {first_names(others)}; choose another folder.")
+        raise errors.UserError(f"{folder} contains other files: {errors.first_names(others)}; choose another folder.")
     if existing and not overwrite:
         raise errors.UserError(
-            f"{folder} already contains {first_names(existing)}; choose another folder, or add --overwrite."
+            f"{folder} already contains {errors.first_names(existing)}; choose another folder, or add --overwrite."
         )
 
 
