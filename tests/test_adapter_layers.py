@@ -57,12 +57,15 @@ def test_an_adapter_computes_its_formula_for_any_number_of_axes(shape, activatio
 
 
 @pytest.mark.parametrize("scale", [1e-2, 1e-3, 0.0])
-def test_new_weights_come_from_a_normal_truncated_at_two_deviations(scale):
+def test_a_new_adapter_is_near_the_identity_with_weights_from_a_normal_truncated_at_two_deviations(scale):
+    x = np.random.RandomState(4).standard_normal([50, 400]).astype(np.float32)
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(2)
-        adapter_layers.get_adapter(AdapterConfig(size=100, init_scale=scale))(tf.zeros([1, 400]), 0, "attention")
+        output = adapter_layers.get_adapter(AdapterConfig(size=100, init_scale=scale))(tf.constant(x), 0, "attention")
         session.run(tf.global_variables_initializer())
         values = session.run({variable.op.name: variable for variable in tf.global_variables()})
+        # About scale² · √400 · √100, times four standard deviations.
+        assert np.abs(session.run(output) - x).max() <= 800 * scale**2
     for name in ("adapters/weights1", "adapters/weights2"):
         assert np.abs(values[name]).max() <= 2 * scale
         assert np.abs(values[name]).max() >= 1.95 * scale
