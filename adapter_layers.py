@@ -26,7 +26,7 @@ ACTIVATIONS = {"gelu": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu, "swish": 
 
 
 def get_activation(activation: Union[str, Callable, None]) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
-    """Return an activation function by its name in `ACTIVATIONS`, ignoring case; None for `linear` and no name.
+    """Return an activation function by its name in `ACTIVATIONS`, ignoring case; None for `linear` or an empty name.
 
     Callables are returned unchanged. An unknown name raises `errors.UserError`.
     """

@@ -171,7 +171,7 @@ def create_initializer(initializer_range: float = 0.02) -> Callable:
 
 
 def layer_norm(x: tf.Tensor, residual: Optional[tf.Tensor] = None, name: str = "LayerNorm") -> tf.Tensor:
-    """Add the residual, if any, and normalise over the last axis, with trained scale `gamma` and shift `beta`."""
+    """Add the residual, if any, and normalize over the last axis, with trained scale `gamma` and shift `beta`."""
     width = x.shape.as_list()[-1]
     with tf.variable_scope(name):
         beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer())

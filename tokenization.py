@@ -29,7 +29,7 @@ _DROPPED_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: Optional[str]) -> None:
-    """Raise a `UserError` if the checkpoint's folder is named like a release of Google with the other case."""
+    """Raise a `UserError` if the checkpoint's folder is named like one of Google's releases with the other case."""
     folder = ([""] + re.split(r"[/\\]", init_checkpoint or ""))[-2]
     other_release = _CASED_RELEASE if do_lower_case else _LOWER_CASED_RELEASE
     if other_release.match(folder):
@@ -351,7 +351,7 @@ class SentencePieceTokenizer(_VocabularyTokenizer):
         """Split a piece such as `9,` into number and comma, so that `9,9` and `9 , 9` have the same pieces."""
         digits = self._model.EncodeAsPieces(piece[:-1].replace(WORD_START, ""))
         if not piece.startswith(WORD_START) and digits[0].startswith(WORD_START):
-            # The model treats any text as the start of a word, which this is not.
+            # The model treats any text as the start of a word, but this is not one.
             digits = ([digits[0][1:]] if len(digits[0]) > 1 else []) + digits[1:]
         return digits + [","]
 

@@ -97,7 +97,7 @@ def _cells(summary: PackSummary) -> Sequence[str]:
 
 
 def _describe_totals(summaries: Sequence[PackSummary], base: int) -> str:
-    """Compare the size of a bank, whose base has so many parameters, with one fine-tuned model per task."""
+    """Compare the size of a bank, whose base has `base` parameters, with one fine-tuned model per task."""
     count, size = len(summaries), sum(summary.size for summary in summaries) / 1e6
     total = base + sum(summary.parameters for summary in summaries)
     text = f"{count} pack{'' if count == 1 else 's'}, {size:.1f} MB; with the base {total:,} parameters"

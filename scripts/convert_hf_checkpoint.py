@@ -33,7 +33,7 @@ _SETTINGS = {
 
 
 def tokenizer_settings(hf_dir: str) -> Dict[str, Any]:
-    """Return the settings in `tokenizer_config.json`, or else in `tokenizer.json`; those of neither are None."""
+    """Return the settings in `tokenizer_config.json`, or else in `tokenizer.json`; None for those in neither."""
     slow, fast = (os.path.join(hf_dir, name) for name in (huggingface.HF_TOKENIZER, huggingface.HF_FAST_TOKENIZER))
     settings = files.read_json_object(slow) if os.path.isfile(slow) else {}
     normalizer = files.read_json_object(fast).get("normalizer") if os.path.isfile(fast) else None

@@ -1,4 +1,4 @@
-"""Predict lines of text with a trained model.
+"""Predict a label or number for each line of text with a trained model.
 
     python scripts/predict.py --run=runs/sst2 < sentences.txt > predictions.tsv
     python scripts/predict.py --run=runs/mrpc --pairs --input=pairs.tsv

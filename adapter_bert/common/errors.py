@@ -1,6 +1,6 @@
 """Errors that a user can fix.
 
-All packages raise `UserError` for wrong input; entry points print it in one line, without a traceback, and exit with a
+All packages raise `UserError` for wrong input; entry points print it on one line, without a traceback, and exit with a
 non-zero code. Programming errors stay ordinary exceptions.
 """
 

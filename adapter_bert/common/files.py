@@ -5,8 +5,9 @@ All files of the project are written here. A file or folder is written under the
 
     write_bytes, write_text, write_json    one file; `atomic_write` for other writers
     staging_folder                         several files that appear together
-    rename_noreplace, …_folder_…           a name that only one of several writers may take
-    replace_folder                         a folder in the place of another
+    rename_noreplace                       a name that only one of several writers may take
+    rename_folder_noreplace                the same for a folder
+    replace_folder                         a folder that replaces another
 
 Unless stated otherwise, paths may have a scheme that `tf.gfile` supports (`gs://…`).
 """
@@ -34,18 +35,18 @@ from adapter_bert.common.lazy_tensorflow import tf
 LEFTOVER_SECONDS = 3600
 
 _TEMPORARY = r"\.[0-9a-f]{8}\.partial"
-# Constants of Linux, which Python does not have.
+# Linux constants that Python does not define.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-# Errors of file systems without hard links.
+# Errors that file systems without hard links raise.
 _NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
 def user_errors(failure: str = "File system error") -> Iterator[None]:
-    """Turn errors of the file system (permissions, disk space, unknown scheme) into a `UserError`."""
+    """Turn file system errors (permissions, disk space, unknown scheme) into a `UserError`."""
     try:
         yield
-    except (FileExistsError, BrokenPipeError):  # of `rename_noreplace`, and of `| head`
+    except (FileExistsError, BrokenPipeError):  # raised by `rename_noreplace`, and by `| head`
         raise
     except (OSError, tf.errors.OpError) as error:
         raise errors.UserError(f"{failure}: {errors.reason(error)}.") from None
@@ -140,7 +141,7 @@ def read_input(path: str, kind: str, flag: str) -> bytes:
 
 
 def check_absent(path: str, flag: str = "--output") -> None:
-    """Raise a `UserError` if the path exists. `flag` sets it, in a script that also has the flag `--overwrite`."""
+    """Raise a `UserError` if the path, which `flag` sets, exists. The script must also have the flag `--overwrite`."""
     if tf.gfile.Exists(path):
         raise errors.UserError(f"{path} already exists; choose another {flag}, or add --overwrite to replace it.")
 
@@ -173,7 +174,7 @@ def writable_folder(*candidates: str) -> str:
 
 @contextlib.contextmanager
 def staging_folder(path: str) -> Iterator[str]:
-    """Yield a new local folder next to `path`, whose content the block moves; on exit, remove it and leftovers."""
+    """Yield a new local folder next to `path`, from which the block moves files; on exit, remove it and leftovers."""
     staging = _temporary_name(path)
     os.makedirs(staging)
     try:
@@ -207,7 +208,7 @@ def rename_noreplace(temporary: str, final: str) -> None:
         os.link(temporary, final)
         return
     except OSError as error:
-        if error.errno not in _NO_LINKS:  # also if the name is taken
+        if error.errno not in _NO_LINKS:  # includes the case that the name is taken
             raise
     with filelock.FileLock(os.path.join(os.path.dirname(final), ".lock")):
         if os.path.lexists(final):
@@ -247,12 +248,12 @@ def replace_folder(temporary: str, final: str) -> None:
 def _swap(one: str, other: str) -> bool:
     """Swap the names of two folders in one step; return whether this is supported here."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if renameat2 is None:  # macOS, or a C library before 2018
+    if renameat2 is None:  # macOS, or a C library from before 2018
         return False
     if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
-    if number in (errno.ENOSYS, errno.EINVAL):  # of the kernel, of the file system
+    if number in (errno.ENOSYS, errno.EINVAL):  # not supported by the kernel, by the file system
         return False
     raise OSError(number, os.strerror(number), other)
 

@@ -37,7 +37,7 @@ def num_processes() -> int:
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[List[Item]]:
-    """Yield lists of this many items; the last may be shorter."""
+    """Yield lists of `size` items; the last may be shorter."""
     items = iter(items)
     return iter(lambda: list(itertools.islice(items, size)), [])
 

@@ -13,7 +13,7 @@ _CJK_IDEOGRAPH = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # one byte of an unknown character, from a model with byte fallback
-_JOINED_UNIT = re.compile(r"``|''|\s+|\S")  # what `join_whitespace` turns into one character
+_JOINED_UNIT = re.compile(r"``|''|\s+|\S")  # each match becomes one character in `join_whitespace`
 
 Span = Tuple[int, int]  # start and end of text[start:end], in code points
 
@@ -63,12 +63,12 @@ _WITHOUT_COMBINING = CharacterTable(
 
 
 def fold(text: str) -> str:
-    """Replace ligatures and other compatibility characters by plain ones, and drop accents."""
+    """Replace ligatures and other compatibility characters with plain ones, and drop accents."""
     return unicodedata.normalize("NFKD", text).translate(_WITHOUT_COMBINING)
 
 
 def join_whitespace(text: str) -> str:
-    """Replace each run of white space by one space, and TeX's quotation marks by plain ones."""
+    """Replace each run of white space with one space, and TeX's quotation marks with plain ones."""
     return " ".join(text.split()).replace("``", '"').replace("''", '"')
 
 
@@ -119,7 +119,7 @@ def token_spans(lengths: Iterable[int], firsts: Sequence[int], lasts: Sequence[i
     for length in lengths:
         start = firsts[done]
         done += length
-        # A word start inside what was one character in the text shares the span of that character.
+        # A word start inside a single original character shares the span of that character.
         end = lasts[done - 1] + 1 if length else max(start, end)
         spans.append((start, end))
     return spans
@@ -167,7 +167,7 @@ def spans_of_normalized(model: Any, pieces: List[str], cleaned: str, sources: Li
     lengths = [
         1 if _BYTE_PIECE.fullmatch(piece) else len(piece.replace(WORD_START, "").encode("utf-8")) for piece in pieces
     ]
-    # Not 0 only if the tokenizer has split a piece at a comma and the model changed it again.
+    # Nonzero only if the tokenizer has split a piece at a comma and the model changed it again.
     missing = sum(lengths) - len(lasts)
     firsts.extend([end_of_text] * (missing + 1))
     lasts.extend([end_of_text - 1] * missing)

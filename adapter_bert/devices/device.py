@@ -1,4 +1,4 @@
-"""The device that a model runs on, and its constraints. Imports no TensorFlow: it is part of the settings."""
+"""The device that a model runs on, and its constraints. Imports no TensorFlow, because settings use it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Optional
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """A CPU or GPU, or a TPU. Attributes are the flags of the same names.
+    """A CPU, GPU or TPU. Each attribute is the flag of the same name.
 
     A TPU compiles the whole training step, which requires static shapes and does not support session hooks.
     """

@@ -23,7 +23,7 @@ _InputPipelineConfig = compat.import_estimator("tpu.tpu_config").InputPipelineCo
 def session_config() -> tf.ConfigProto:
     """Return the config for training and evaluation. Results are bit-identical for the same command and machine.
 
-    Two operations run at a time, one of each half of a batch (see `model.batch_splitting`). The memory optimizer is
+    Two operations run at a time, one for each half of a batch (see `model.batch_splitting`). The memory optimizer is
     off: it would add three or more tensors in the order in which they become available, which changes the sums. As a
     side effect, the process keeps the memory that it frees, see `system.keep_freed_memory`.
     """

@@ -67,7 +67,7 @@ class AnswerDecoder:
         return Scores(metrics, loss, collapsed, details)
 
     def no_answer_score(self) -> Dict[str, float]:
-        """Return the scores of leaving every question without an answer."""
+        """Return the scores of leaving every question unanswered."""
         scores = self._score_texts(dict.fromkeys(self._dataset.golds(), ""))
         if not self._rules.version_2:
             return {"f1": scores["f1"], "exact_match": scores["exact_match"]}
@@ -79,9 +79,9 @@ class AnswerDecoder:
 
 
 def _fit_threshold(golds: squad_metrics.Golds, answers: Answers) -> Dict[str, float]:
-    """Return the best scores of any threshold, and these thresholds.
+    """Return the best scores over all thresholds, and the thresholds that reach them.
 
-    They are fitted to the best text of every question, even where the prediction is no answer, so predicting with the
+    These are fitted to the best text of every question, even where the prediction is no answer, so predicting with the
     threshold gives the reported score.
     """
     null_odds = {question: answer.null_odds for question, answer in answers.items() if answer.null_odds is not None}

@@ -81,7 +81,7 @@ def find_answer(
 ) -> PredictedAnswer:
     """Find the answer to a question about a paragraph, given its windows (none if it has no tokens).
 
-    The logits are float [positions] for each window, of an answer that starts or ends there.
+    The logits are float [positions] for each window: scores of an answer that starts or ends at each position.
     """
     if not len(windows) == len(start_logits) == len(end_logits):
         rows = f"{len(start_logits)} rows of start logits and {len(end_logits)} of end logits"
@@ -112,9 +112,9 @@ def _clip(logits: Sequence[np.ndarray]) -> List[np.ndarray]:
 def _valid_spans(window: Window, start_logits: np.ndarray, end_logits: np.ndarray, rules: AnswerRules) -> np.ndarray:
     """Return the valid spans of a window, ordered by the rank of their start, then of their end.
 
-    They are float [4, spans]: first and last character in the paragraph, start logit, end logit.
+    The result is float [4, spans]: first and last character in the paragraph, start logit, end logit.
     """
-    # The highest logits, ties by position.
+    # The highest logits; ties are broken by position.
     top = (np.argsort(-logits, kind="stable")[: rules.n_best_size] for logits in (start_logits, end_logits))
     # Token numbers in the window. Question, special tokens and padding are outside of 0 ... n - 1.
     first, last = (positions - window.first for positions in top)

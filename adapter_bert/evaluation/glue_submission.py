@@ -64,7 +64,7 @@ def _cell(task: Task, index: int, value: Union[int, float]) -> str:
 
 
 def mismatch(task: Task, num_predictions: int) -> Optional[str]:
-    """Return why GLUE's server would reject this number of predictions, or None. Custom test files may have any."""
+    """Return why GLUE would reject this number of predictions, or None. Custom test files may have any number."""
     if task.test_rows in (None, num_predictions):
         return None
     return f"{task.name} has {task.test_rows} published test examples, found {num_predictions} predictions"
@@ -199,7 +199,7 @@ def _zip_bytes(task_files: Iterable[TaskFile]) -> bytes:
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, text in sorted((file_name(task_file.task), task_file.text) for task_file in task_files):
             info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-            info.create_system = 3  # Unix on every platform, since the permissions are Unix's
+            info.create_system = 3  # Unix on every platform, because these are Unix permissions
             info.external_attr = 0o644 << 16
             archive.writestr(info, text.encode("utf-8"), zipfile.ZIP_DEFLATED)
     return buffer.getvalue()

@@ -18,7 +18,7 @@ class History:
         self._path = path
         # For each evaluation: step, loss, metrics, collapsed.
         self.evaluations: List[Dict[str, Any]] = []
-        # Time spent in training steps, without evaluation; steps and examples in that time. Killed processes add none.
+        # Time spent in training steps, excluding evaluation, and their number and examples. Killed processes add none.
         self.seconds, self.steps, self.examples = 0.0, 0, 0
         if tf.gfile.Exists(path):
             content = files.read_json_object(path)
@@ -56,7 +56,7 @@ class History:
         files.write_json(self._path, {**content, "steps": self.steps, "examples": self.examples})
 
     def summary(self) -> Dict[str, Any]:
-        """Return the part `training` of `results.json`."""
+        """Return the section `training` of `results.json`."""
         return {
             "seconds": self.seconds,
             "steps_computed": self.steps,

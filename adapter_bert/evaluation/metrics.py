@@ -10,7 +10,7 @@ import numpy as np
 from adapter_bert.common import errors
 from adapter_bert.tasks.task import Task
 
-# Relative tolerance for equal predicted numbers: about ten roundings of a 32-bit float.
+# Relative tolerance for equal predicted numbers: about ten rounding errors of a 32-bit float.
 RELATIVE_TOLERANCE = 1e-6
 
 # A function of (labels, predictions).
@@ -26,7 +26,7 @@ def _is_uninformative(values: np.ndarray, tolerance: float = 0.0) -> bool:
 
 
 def _scipy(correlation: str, labels: np.ndarray, numbers: np.ndarray) -> float:
-    """Return a correlation of SciPy, or 0 where it is undefined: such predictions carry no information."""
+    """Return a SciPy correlation, or 0 if it is undefined: such predictions carry no information."""
     from scipy import stats
 
     if _is_uninformative(numbers, RELATIVE_TOLERANCE) or _is_uninformative(labels):
@@ -41,7 +41,7 @@ def _sklearn(metric: str, labels: np.ndarray, classes: np.ndarray, **options: An
 
 
 def _matthews(labels: np.ndarray, classes: np.ndarray) -> float:
-    """Return Matthews' correlation without scikit-learn's warning where it is undefined."""
+    """Return Matthews' correlation without scikit-learn's warning if it is undefined."""
     if _is_uninformative(labels) or _is_uninformative(classes):
         return 0.0
     return _sklearn("matthews_corrcoef", labels, classes)

@@ -23,7 +23,7 @@ class EvalResults:
     collapsed: bool  # whether all predictions are the same although the labels differ
     step: int  # training step of the weights
     seed: Optional[int]  # of the training run
-    parameters: Mapping[str, int]  # their number, `total` and `trained`
+    parameters: Mapping[str, int]  # counts: `total` and `trained`
     training: Mapping[str, Any]  # times and evaluations of the training run, see `History.summary`
     fingerprints: Mapping[str, Optional[str]]  # hashes of base, frozen weights, training data, pack and predictions
     data: Mapping[str, Mapping[str, Any]]  # size and fingerprint of each split

@@ -62,7 +62,7 @@ def predicted_rows(batches: Iterable[Row], num_examples: int, action: str) -> It
         for batch in batches
         for index in range(len(batch["is_real_example"]))
     )
-    # Progress counts what is predicted, not what is still waiting for its turn.
+    # Count rows when they are predicted, not when they are yielded in order.
     ordered = in_file_order(with_progress(rows, num_examples, action, "examples"))
     return (row for row in ordered if row["is_real_example"])
 

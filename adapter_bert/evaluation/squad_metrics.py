@@ -76,8 +76,8 @@ def score_v2(
 
     Returns:
       `exact` and `f1` in per cent, and `total`, the number of questions; the same for questions with an answer
-      (`HasAns_`) and without (`NoAns_`), if there are any. With null odds also the best scores of any threshold, and
-      these thresholds (`best_exact`, `best_exact_thresh`, `best_f1`, `best_f1_thresh`).
+      (`HasAns_`) and without (`NoAns_`), if there are any. With null odds also the best scores over all thresholds, and
+      the thresholds that reach them (`best_exact`, `best_exact_thresh`, `best_f1`, `best_f1_thresh`).
     """
     questions = [question for question in golds if question in predictions]
     if not questions:
@@ -134,10 +134,10 @@ def _best_threshold(
     null_odds: Mapping[str, float],
     none_threshold: float,
 ) -> Tuple[float, float]:
-    """Return the best score of any threshold, in per cent, and that threshold.
+    """Return the best score over all thresholds, in per cent, and its threshold.
 
-    Starts with no question answered, which is correct for those without an answer, then answers one question after
-    another in the order of rising null odds. Equal null odds are taken in the order of `null_odds`, and
+    Start with no question answered, which is correct for those without an answer, then answer one question after
+    another in order of increasing null odds. Equal null odds are taken in the order of `null_odds`, and
     the best score may lie between two of them, as in the official script.
     """
     score: float = sum(not golds[question] for question in raw_scores)
@@ -163,7 +163,7 @@ def score_files(
 ) -> Tuple[str, List[str]]:
     """Score predictions (JSON, question id -> text) against a SQuAD file with answers.
 
-    Null odds (JSON, question id -> number) and a threshold, see `score_v2`, are for version 2.0. `AUTO` is version 2.0
+    Null odds (JSON, question id -> number) and a threshold, see `score_v2`, are for version 2.0. `AUTO` means 2.0
     if any question has the key `is_impossible` or no answers, else 1.1. Return the scores as the official script prints
     them, and warnings about the predictions.
     """
@@ -192,7 +192,7 @@ def score_files(
 
 
 def _find_mismatches(golds: Golds, predictions: Mapping[str, str], effect: str) -> List[str]:
-    """Return a warning for missing predictions, which have this effect, and one for unknown questions."""
+    """Return a warning about missing predictions, with their effect, and one about unknown questions."""
     warnings = []
     missing = [question for question in golds if question not in predictions]
     if missing:

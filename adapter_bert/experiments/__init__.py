@@ -1,1 +1,1 @@
-"""Sweeps and streams: many runs, and what they tell together."""
+"""Experiments that consist of many runs: streams of tasks."""

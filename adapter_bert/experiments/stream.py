@@ -49,7 +49,7 @@ Table = Dict[str, Dict[str, Evaluation]]
 def read_tasks(path: str, common: ClassifierSettings) -> Dict[str, ClassifierSettings]:
     """Read a list of tasks, one line of flags per task as in a shell. Empty lines and `#` comments are ignored.
 
-    Return name of the pack -> settings, in the order of the lines; `common` has the values that a line does not set.
+    Return name of the pack -> settings, in the order of the lines; `common` provides values that a line does not set.
     """
     try:
         with tf.gfile.GFile(path, "r") as reader:

@@ -15,8 +15,8 @@ from adapter_bert.model.heads import Features, HeadOutput
 def run_in_two(build: Callable[[Features], HeadOutput], features: Features) -> HeadOutput:
     """Build a network with its head for both halves of a batch and concatenate the outputs.
 
-    A matrix product of a few hundred rows is too small to be divided among cores: synchronisation takes longer than the
-    product. Two networks with half the rows each synchronise only when their gradients are added. There are always two,
+    A matrix product of a few hundred rows is too small to be divided among cores: synchronization takes longer than the
+    product. Two networks with half the rows each synchronize only when their gradients are added. There are always two,
     so that a seed gives the same dropout masks on every machine. The features are [B, …] each; B may be dynamic and is
     at least 1.
     """

@@ -24,7 +24,7 @@ def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
 
 
 def next_pass() -> ContextManager[None]:
-    """Give the network built in this context other dropout masks than earlier networks in its variable scope."""
+    """Give the network built in this context different dropout masks from earlier ones in its variable scope."""
     scope = tf.get_variable_scope().name
     earlier = tf.get_collection(_SCOPES).count(scope)
     tf.add_to_collection(_SCOPES, scope)
@@ -40,7 +40,7 @@ def dropout_stream(number: Union[int, tf.Tensor]) -> ContextManager[None]:
 
 
 def dropout_seed() -> tf.Tensor:
-    """Return the seed, int32 [2], of the dropout in this variable scope, which has at most one.
+    """Return the seed, int32 [2], of the dropout in this variable scope; a scope has at most one dropout.
 
     If the graph has a seed and a global step, the seed depends on both, on the scope's name, on the `BertModel` of that
     scope and on the `dropout_stream`, so that an interrupted run continues with the same dropout masks. The masks

@@ -1,6 +1,6 @@
 """Memory-efficient GELU, LayerNorm, dropout and attention with custom gradients.
 
-Built from TensorFlow's small operations, these would take half of the time of a step: each operation writes a tensor
+Built from TensorFlow's small operations, these would take half the time of a step: each operation writes a tensor
 that the next one reads, and most tensors are kept for the gradient. The functions here keep one tensor each and
 recompute the rest. If shapes are static and tensors large, XLA compiles each function into a single loop; otherwise
 compiling for every shape would cost more than it saves. Independent of BERT; creates no variables.
@@ -148,7 +148,7 @@ def recomputed(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.T
     y = build(x, reuse=None)
 
     def grad(dy: tf.Tensor) -> List[Optional[tf.Tensor]]:
-        # Delay the recomputation until it is needed, and keep graph optimisers from merging it with the forward pass.
+        # Delay the recomputation until it is needed, and keep graph optimizers from merging it with the forward pass.
         with tf.control_dependencies([dy]):
             again = tf.identity(x)
         return tf.gradients(build(again, reuse=True), [again, *used.values()], dy)
@@ -253,7 +253,7 @@ def _normalise_grad(dy: tf.Tensor, normal: tf.Tensor, scale: tf.Tensor, gamma: t
 def layer_norm(
     x: tf.Tensor, residual: Optional[tf.Tensor], gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
 ) -> tf.Tensor:
-    """Normalise the rows of `x + residual`, float [rows, D], then scale by gamma [D] and shift by beta [D]."""
+    """Normalize the rows of `x + residual`, float [rows, D], then scale by gamma [D] and shift by beta [D]."""
     terms = [x] if residual is None else [x, residual]
     y, normal, scale = _normalise(gamma, beta, *terms, epsilon=epsilon)
 

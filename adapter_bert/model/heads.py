@@ -15,7 +15,7 @@ from adapter_bert.model.dropout import dropout
 
 # Dropout rate before the head; fixed in the original scripts.
 HEAD_DROPOUT = 0.1
-# Name of the feature and the prediction with the position of an example in its files.
+# Name of the feature and of the prediction that hold the position of an example in its files.
 ROW = "row_numbers"
 
 Features = Mapping[str, tf.Tensor]

@@ -89,7 +89,7 @@ def parameter_table(shapes: Shapes, trained: Collection[str]) -> List[str]:
 def describe_mismatch(expected: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]]) -> Optional[str]:
     """Describe in one sentence why variables do not match; return None if they do.
 
-    Both arguments are name -> shape, of the required and of the available variables; additional ones are ignored.
+    Both arguments are name -> shape; variables in `found` that are not in `expected` are ignored.
     """
     missing = [name for name in expected if name not in found]
     misshapen = [

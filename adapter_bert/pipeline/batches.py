@@ -39,7 +39,7 @@ def pool_ends(epoch_size: int, batch_size: int, total_batches: int) -> List[int]
     """Divide the training batches into pools; examples are exchanged only within a pool.
 
     A pool has at most `POOL` batches, all from one epoch. A batch that spans two epochs is a separate pool. Thus no
-    example occurs twice in the batches of an epoch, and fewer examples than one batch are missing.
+    example occurs twice in the batches of an epoch, and less than one batch of examples is missing.
 
     Returns:
       The number of batches up to the end of each pool; the last one is `total_batches`.

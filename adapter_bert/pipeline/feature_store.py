@@ -50,8 +50,8 @@ class FeatureStore:
     ) -> List[str]:
         """Return the TFRecord files with the features of these examples, in order. Their names start with `name`.
 
-        Examples are iterated once to build features, and never held in memory all at once. Padding examples complete
-        the last batch of `pad_to`.
+        Examples are read once to build features, and never held in memory all at once. Padding examples fill the last
+        batch of size `pad_to`.
         """
         padding = -len(examples) % pad_to
         shown = with_progress(examples, len(examples), "features", "examples")

@@ -67,7 +67,7 @@ class Encoder:
             raise errors.UserError(f"max_seq_length must be at least 3, for [CLS] [SEP] [SEP], found {max_seq_length}.")
         self.max_seq_length = max_seq_length
         self.tokenizer = tokenizer
-        # If a label occurs twice, its first index counts.
+        # If a label occurs twice, its first index is used.
         self._label_ids = {label: index for index, label in reversed(list(enumerate(label_list)))}
         self._token_ids = getattr(tokenizer, "token_ids", self._token_ids_by_tokens)
         self._cls, self._sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])

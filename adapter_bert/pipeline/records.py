@@ -135,7 +135,7 @@ def file_based_input_fn_builder(
 
     Args:
       is_training: shuffle and repeat forever, instead of one pass in the order of the files.
-      drop_remainder: drop a last batch that is not full.
+      drop_remainder: drop the last batch if it is not full.
       seed: seed of the training order; random if None.
       skip_examples: number of training examples that were used before an interruption.
       label_types: see `parser`.

@@ -1,1 +1,1 @@
-"""Trained tasks put to use: a model that is loaded once and answers many calls."""
+"""Serving trained tasks: a model that is loaded once and answers many calls."""

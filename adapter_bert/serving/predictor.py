@@ -126,7 +126,7 @@ class Predictor:
         self.close()
 
     def close(self) -> None:
-        """Free the model. Further calls have no effect."""
+        """Free the model. Calling this again has no effect."""
         self._is_open = False
         self._pool.shutdown()
         self._session.close()
@@ -134,14 +134,14 @@ class Predictor:
     def predict(self, texts: Sequence[Text], batch_size: int = 32) -> List[Prediction]:
         """Return the predictions for strings or pairs of strings (tuples or lists), in the same order.
 
-        A thread computes up to `batch_size` texts at a time, which affects results only by rounding. Raises a
+        A thread computes up to `batch_size` texts at a time, which affects results only through rounding. Raise a
         `UserError` if an item is not a text, or the predictor is closed.
         """
         self._check_open()
         errors.check_int("batch_size", batch_size)
         encoded = [self._encoder.encode(InputExample("", *pair)) for pair in _as_pairs(texts)]
         batches = _batches([len(features["input_ids"]) for features in encoded], batch_size, self._threads)
-        compute = self._pool.map if len(batches) > 1 else map  # no switch of threads for one sentence
+        compute = self._pool.map if len(batches) > 1 else map  # avoids a thread switch for a single sentence
         values = np.empty([len(encoded), len(self.config.labels) or 1], np.float32)
         try:
             results = compute(lambda batch: self._run(*_padded([encoded[index] for index in batch])), batches)

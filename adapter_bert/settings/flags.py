@@ -44,7 +44,7 @@ class Limits(NamedTuple):
     choices: Tuple[str, ...] = ()
 
     def check(self, name: str, value: Any) -> None:
-        """Raise `errors.UserError` for a value outside the limits. None and an empty text are not set, so valid."""
+        """Raise `errors.UserError` for a value outside the limits. None and empty strings mean "not set"."""
         if self.choices and value and value not in self.choices:
             raise errors.unknown(f"--{name}", value, self.choices)
         if isinstance(value, (int, float)) and not self.minimum <= value <= self.maximum:

@@ -6,8 +6,8 @@ All splits are tab-separated; quotes are text, and trailing spaces (as in SST-2)
   * MNLI has the label of one annotator in train and of five in dev; the gold label is the last column.
   * QQP: in the first download, some questions contain a line feed that breaks the row into two short ones. These are
     skipped with a warning. The later `QQP-clean.zip` does not have them.
-  * AX, the diagnostics, has no training data. It is predicted with a model of MNLI and has the same classes in the same
-    order. GLUE's file has no labels; `diagnostic-full.tsv`, which is published separately, has.
+  * AX, the diagnostics, has no training data. It is predicted with an MNLI model and has the same classes in the same
+    order. GLUE's file has no labels; `diagnostic-full.tsv`, which is published separately, does.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def check_version(dataset: Dataset, version_2_with_negative: bool) -> None:
 def for_training(dataset: Dataset) -> Dataset:
     """Return the questions to train on; log one warning about excluded questions and moved answers.
 
-    Excluded are questions about an empty context, and answerable questions without an answer in the context. Raise a
+    Exclude questions about an empty context, and answerable questions without an answer in the context. Raise a
     `UserError` if no question remains.
     """
     total = dataset.num_questions
@@ -172,7 +172,7 @@ def _note(text: str, questions: Sequence[Question]) -> str:
 
 
 def _printable(name: str) -> str:
-    """Return a name from a file such that it fits in a one-line message."""
+    """Return a name from a file in a form that fits in a one-line message."""
     return name if name.isprintable() and 0 < len(name) <= 60 else repr(name[:60])
 
 
@@ -242,7 +242,7 @@ class _Node(NamedTuple):
             yield _Node(self.path, f"{self.place}[{number}]", value)
 
     def text(self) -> str:
-        # One character for one, so that offsets stay the same.
+        # Replace each with one character, so that offsets stay the same.
         return _LONE_SURROGATE.sub("\ufffd", self.typed(str, "a string"))
 
     def integer(self) -> int:
@@ -286,7 +286,7 @@ class _Parser:
 
 
 def _parse_answer(node: _Node, context: str) -> GoldAnswer:
-    """Return an answer with the occurrence in the context nearest to its offset, the first of two."""
+    """Return an answer with the occurrence in the context nearest to its offset; if two are equally near, the first."""
     text = node.at("text").text()
     given = node.at("answer_start").integer()
     if not text.strip():

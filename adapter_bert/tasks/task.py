@@ -26,11 +26,11 @@ class InputExample:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The file of one split, relative to the task's data folder, and its columns. They count from 0; -1 is the last."""
+    """The file of one split, relative to the task's data folder, and its columns, from 0; -1 is the last one."""
 
     file: str
     text_a: int
-    text_b: Optional[int] = None  # for a task on pairs
+    text_b: Optional[int] = None  # for a task on text pairs
     label: Optional[int] = None  # None if the split has no labels
     header: bool = True
     only: Optional[Tuple[int, str]] = None  # keep only rows with this text in this column, e.g. (0, "zh")
@@ -81,7 +81,7 @@ _TASKS: Dict[str, Task] = {}
 
 
 def _key(name: str) -> str:
-    """Look-ups ignore case, hyphens, underscores and spaces."""
+    """Return the key of a name in the registry: without case, hyphens, underscores and spaces."""
     return "".join(letter for letter in name.lower() if letter not in "-_ ")
 
 

@@ -47,8 +47,8 @@ def _hash_and_count(examples: Iterable[InputExample]) -> Tuple[str, int]:
 class TaskData:
     """A task and the examples of the requested splits, some of `train`, `dev` and `test`.
 
-    Those of a known task are read from their file in each iteration. Custom data is in memory, because its labels and
-    its dev split are taken from it.
+    Examples of a known task are read from their file in each iteration. Custom data is in memory, because labels and
+    dev split are derived from it.
     """
 
     task: Task

@@ -41,7 +41,7 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
         head = make_head(settings, data)
         schedule = workflow.make_schedule(settings, len(data.splits.get("train", ())))
         trainer = workflow.prepare(settings, folder, base, head, data.fingerprints())  # first write
-        # Create features before there is a session, because this forks processes.
+        # Create features before any session exists, because this forks processes.
         features = make_features(settings, base, data)
     score, results = make_scorer(head, data.task), None
     if settings.do_train:

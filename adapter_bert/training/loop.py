@@ -26,7 +26,7 @@ class TrainingLoop:
     def __init__(
         self, trainer: Trainer, schedule: Schedule, features: SplitFeatures, dev: Optional[DevSet] = None
     ) -> None:
-        """Prepare a training; `dev` is evaluated during training, to select the best weights and to stop early."""
+        """Prepare a training run; `dev` is evaluated during training, to select the best weights and to stop early."""
         self.history = trainer.folder.history()  # evaluations and step times
         self._trainer = trainer
         self._settings = trainer.settings
@@ -77,7 +77,7 @@ class TrainingLoop:
                     return
 
     def _evaluate_newest(self, step: int) -> bool:
-        """Evaluate the newest checkpoint, written at `step`, if this is due; return whether to stop training."""
+        """Evaluate the newest checkpoint, written at `step`, if an evaluation is due; return whether to stop."""
         if self._evaluator is None:
             return False
         if self._evaluator.is_due(step):
@@ -136,7 +136,7 @@ class TrainingLoop:
         steps, batch_size = self._schedule.num_train_steps, self._features.batch_size
         self._progress = ProgressHook(tensors, steps, batch_size, self.history, stop)
         saving = CheckpointHook(tensors, self._folder.path, self._settings.save_checkpoints_steps, evaluator)
-        # The progress hook comes first, so that it does not count the time of evaluations.
+        # The progress hook comes first, so that it does not count evaluation time.
         return [self._progress, saving]
 
     @contextlib.contextmanager

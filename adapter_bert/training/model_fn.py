@@ -31,7 +31,7 @@ class Schedule:
 
     learning_rate: float  # the peak
     num_train_steps: int
-    num_warmup_steps: int  # in which the learning rate rises linearly
+    num_warmup_steps: int  # steps in which the learning rate rises linearly
     num_examples: int = 0  # in an epoch
 
 

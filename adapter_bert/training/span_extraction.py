@@ -37,7 +37,7 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
         base = Base.load(settings)
         schedule = workflow.make_schedule(settings, data.train.num_questions if data.train else 0)
         trainer = workflow.prepare(settings, folder, base, SpanHead(), data.fingerprints())  # first write
-        # Create features before there is a session, because this forks processes.
+        # Create features before any session exists, because this forks processes.
         features = make_features(settings, base, data)
     decoder = AnswerDecoder(data.dev, base.tokenizer, settings.lengths, settings.rules) if data.dev else None
     results = None

@@ -34,7 +34,7 @@ class SplitFeatures(NamedTuple):
 
     @property
     def num_examples(self) -> int:
-        """Number of examples, with padding examples."""
+        """Number of examples, including padding examples."""
         return feature_store.num_records(self.record_files)
 
     def training_input_fn(
@@ -65,8 +65,8 @@ class Trainer:
     record: RunRecord  # settings, fingerprints and seed of the run
     request: WeightRequest  # the weights that the user requests
     initial_weights: Optional[Weights]  # to start training from, or to predict with; None for random ones
-    best_pack: BestPack  # saves the best weights of a training
-    trained_weights: Optional[Weights] = None  # those that training has selected, once it has finished
+    best_pack: BestPack  # saves the best weights of a training run
+    trained_weights: Optional[Weights] = None  # the weights that training has selected, once it has finished
 
     @property
     def settings(self) -> Settings:

@@ -1,4 +1,4 @@
-"""What both workflows share: check a run and claim its folder before it starts, and report its evaluation."""
+"""Steps that both workflows share: check a run and claim its folder before it starts, and report its evaluation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def make_schedule(settings: Settings, num_examples: int) -> Schedule:
 
 
 def _check_run(folder: RunFolder, record: RunRecord, base: Base, weights: Optional[Weights]) -> None:
-    """Check the TPU, and that weights match the tokenizer, its case and the labels, and can predict if they must."""
+    """Check the TPU; check that weights match tokenizer, case and labels, and can predict if required."""
     settings = record.settings
     estimators.tpu_cluster(settings.device)
     if weights is None:
@@ -120,7 +120,7 @@ def _make_best_pack(folder: RunFolder, record: RunRecord, spec: ModelSpec, base:
 def report(
     trainer: Trainer, scores: Scores, majority: Mapping[str, float], data: Mapping[str, Any], rows: Sequence[Row]
 ) -> EvalResults:
-    """Log the results of the dev split, write both result files, and add the scores to the pack of a training.
+    """Log the results of the dev split, write both result files, and add the scores to the pack of a training run.
 
     `majority` are the scores of a constant prediction: the most frequent class, the mean, or no answer. `data` has size
     and fingerprint of each split. The logits of `rows` are hashed, to compare runs.

@@ -19,7 +19,7 @@ class WeightAssigner:
         self._variables = {optimization.variable_name(variable): variable for variable in tf.trainable_variables()}
 
     def replace_initializers(self) -> None:
-        """Replace the initializers of the variables by reads from their checkpoints. Call this once, before `load`."""
+        """Replace the initializers of variables with reads from their checkpoints. Call this once, before `load`."""
         for assignment in self._assignments:
             if assignment.values is None:
                 tf.train.init_from_checkpoint(assignment.path, {name: name for name in assignment.names})

@@ -50,7 +50,7 @@ class Bank:
 
     @classmethod
     def create(cls, folder: str, base: bases.Base) -> Bank:
-        """Create an empty bank with a copy of a base, atomically; the folder must not exist, or be empty."""
+        """Create an empty bank with a copy of a base, atomically; the folder must be empty or not exist."""
         folder = cls.check_absent(folder)
         with files.user_errors(), files.staging_folder(folder) as staging:
             manifest = _describe(base)
@@ -140,7 +140,7 @@ class Bank:
         mismatch = bases.describe_difference(bases.VOCABULARY, pack.config.tokenizer, self.manifest["tokenizer"])
         if mismatch:
             raise errors.UserError(
-                f"The pack {where} (task {pack.config.task}) was trained with another vocabulary than "
+                f"The pack {where} (task {pack.config.task}) was trained with a vocabulary other than "
                 f"{self.base.tokenizer_file}: its {mismatch}."
             )
 

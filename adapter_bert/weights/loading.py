@@ -1,7 +1,7 @@
 """Decide which file provides which variable, and check all files, before anything is built or written.
 
 Weights come in layers: a checkpoint of BERT at the bottom, and above it a pack or the small checkpoint of a run, which
-contain what a task has trained. A variable comes from the highest file that contains it.
+contain the variables that a task trained. A variable comes from the highest file that contains it.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def resolve(
 ) -> Optional[Weights]:
     """Decide which file provides which variable of a model.
 
-    The run in the output folder takes precedence, unless one of its checkpoints is requested for evaluation. An error
-    tells which file is missing, damaged, or belongs to another model.
+    The run in the output folder takes precedence, unless one of its checkpoints is requested for evaluation. Errors
+    say which file is missing, damaged, or belongs to another model.
 
     Args:
       spec: the model.
@@ -305,7 +305,7 @@ class _Resolver:
         mismatch = parameters.describe_mismatch(self._adapters, found)
         if mismatch and in_files:
             raise errors.UserError(
-                f"The {file} contains other adapters than this model: {mismatch} Use the --adapter_size, "
+                f"The {file} contains different adapters from this model: {mismatch} Use the --adapter_size, "
                 "--adapter_layers and --adapter_placement of its training."
             )
 

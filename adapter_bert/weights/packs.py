@@ -34,7 +34,7 @@ FORMAT = "adapter-bert pack 1"
 METADATA_KEY = "adapter_config.json"
 CHECKSUM = "checksum"
 
-# More than any real BERT. Building a graph with an absurd number of layers would take hours.
+# More than any real BERT has. Building a graph with an absurd number of layers would take hours.
 _MAX_LAYERS = 64
 _NO_CHECKSUM = "0" * 64
 
@@ -330,13 +330,13 @@ def check_architecture(pack: Pack, where: str, architecture: Mapping[str, Any], 
     mismatch = bases.describe_difference(bases.ARCHITECTURE, pack.config.architecture, architecture)
     if mismatch:
         raise errors.UserError(
-            f"The pack {where} (task {pack.config.task}) belongs to a base with another architecture than {base}: its "
+            f"The pack {where} (task {pack.config.task}) belongs to a base whose architecture differs from {base}: its "
             f"{mismatch}."
         )
 
 
 def check_adapter(pack: Pack, where: str, adapter: Optional[AdapterConfig]) -> None:
-    """Check that a model has the adapters of the pack; their initialisation no longer matters."""
+    """Check that a model has the adapters of the pack; their initialization no longer matters."""
     if pack.config.adapter is None:
         return
     expected, found = (
@@ -344,11 +344,11 @@ def check_adapter(pack: Pack, where: str, adapter: Optional[AdapterConfig]) -> N
         for config in (pack.config.adapter_config, adapter)
     )
     if expected != found:
-        raise errors.UserError(f"The pack {where} has other adapters than this model: {expected}, not {found}.")
+        raise errors.UserError(f"The pack {where} has different adapters from this model: {expected}, not {found}.")
 
 
 def check_base(pack: Pack, where: str, digests: fingerprints.Digests, base: str) -> None:
-    """Check that a base, of which `digests` are the hashes, has the frozen weights that the pack was trained on.
+    """Check that a base with these `digests` (hashes) has the frozen weights that the pack was trained on.
 
     `where` and `base` are the names of the pack and of the base in error messages.
     """

@@ -39,7 +39,7 @@ class RunRecord:
     seed: int
 
     def training_settings(self) -> Dict[str, Any]:
-        """Return all settings; if this command does not train, those of the training come from the recorded run."""
+        """Return all settings; if this command does not train, its training settings come from the recorded run."""
         values = dict(dataclasses.asdict(self.settings), seed=self.seed)
         if not self.settings.do_train:
             names = [f.name for f in dataclasses.fields(self.settings) if f.metadata["scope"] == TRAINING]

@@ -30,7 +30,7 @@ def test_a_wrong_flag_is_an_error(tmp_path, flag, facts):
     assert_mentions(message_of(make_args, tmp_path, flag), *facts)
 
 
-def test_each_round_runs_every_side_and_starts_with_another_one(tmp_path):
+def test_each_round_runs_every_side_and_starts_with_a_different_one(tmp_path):
     args = make_args(tmp_path, "--suites=step", "--sides=ours,adapterhub,limit_torch", "--rounds=3")
     sides = [measurement.side for measurement in suites.plan(args, "", "")]
     rounds = [sides[:3], sides[3:6], sides[6:]]

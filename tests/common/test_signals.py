@@ -31,7 +31,7 @@ def test_a_first_signal_is_a_request_and_a_second_acts_as_usual(handled, number)
         assert handled == [number]
 
 
-def test_handlers_are_restored_also_after_an_error(handled):
+def test_handlers_are_restored_even_after_an_error(handled):
     with pytest.raises(ValueError), signals.deferred():
         raise ValueError
     for number in signals.SIGNALS:

@@ -1,4 +1,4 @@
-"""Devices: what follows from a TPU, and how estimators and sessions are configured."""
+"""Devices: the constraints of a TPU, and how estimators and sessions are configured."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_tpu_needs_an_older_tensorflow_and_must_be_reachable(monkeypatch, vers
     assert_mentions(message_of(estimators.tpu_cluster, TPU), *facts)
 
 
-def test_hooks_save_checkpoints_where_they_can(tmp_path):
+def test_hooks_save_checkpoints_if_the_device_supports_hooks(tmp_path):
     configs = [
         estimators.run_config(device, str(tmp_path), 5, save_checkpoints_steps=20, save_summary_steps=30)
         for device in (Device(num_tpu_cores=1), Device(use_tpu=True, master="x", iterations_per_loop=4))
@@ -95,7 +95,7 @@ print("tensorflow" in sys.modules, *[os.environ.get(name) for name in {NAMES}])
     ],
     ids=["settings", "predictor", "configured"],
 )
-def test_the_environment_changes_by_a_call_only(call, module, expected):
+def test_the_environment_changes_only_on_request(call, module, expected):
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     command = [sys.executable, "-c", PROBE.format(call=call, module=module)]
     output = subprocess.check_output(command, env=dict(environment, PYTHONPATH=ROOT), stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""From the right positions come the right answers, and a fitted threshold gives the scores it was fitted for."""
+"""The right positions give the right answers, and a fitted threshold gives the scores it was fitted for."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def plain_words(seed: int, tokenizer) -> Dataset:
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 1e30])
 def test_a_fitted_threshold_gives_the_scores_that_it_was_fitted_for(tokenizer, scale):
-    """F1 may differ in its last digits, as sums have another order; exact matches are counted."""
+    """F1 may differ in its last digits, as sums are in a different order; exact matches are counted."""
     counts = [0, 0]
     for seed in range(80):
         dataset = plain_words(seed, tokenizer)

@@ -180,7 +180,7 @@ def test_folders_are_searched_two_levels_deep_and_a_run_that_is_found_twice_coun
 
 
 @pytest.mark.parametrize("scores, best", [([0.51, -0.1, 0.58, 0.57, 0.0], 2), ([0.5, 0.5, 0.5], 0)])
-def test_the_best_of_several_seeds_is_chosen_the_first_of_equals(tmp_path, scores, best):
+def test_the_best_of_several_seeds_is_chosen_or_the_first_of_several_best(tmp_path, scores, best):
     for seed, score in enumerate(scores):
         add_run(tmp_path / f"seed-{seed}", WNLI, score, shift=seed % 2)
     run = str(tmp_path / f"seed-{best}")

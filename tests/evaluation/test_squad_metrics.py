@@ -92,7 +92,7 @@ def test_the_best_threshold_answers_questions_by_rising_null_odds():
     assert list(other.items())[-4:] == list(scores.items())[-4:], "independent of the threshold in use"
 
 
-def test_where_no_answer_is_best_the_caller_sets_the_threshold():
+def test_if_answering_nothing_is_best_the_caller_sets_the_threshold():
     wrong = dict.fromkeys(GOLDS, "x")
     odds = {"q1": -5.0, "n1": -4.0, "q2": -2.0, "n2": -2.0, "q3": -3.0}
     scores = score_v2(GOLDS, wrong, odds)
@@ -158,7 +158,7 @@ QUESTIONS = st.lists(
 @given(questions=QUESTIONS)
 def test_random_questions_score_as_in_another_program(hugging_face, questions):
     golds = {f"q{number}": texts for number, (texts, _, _) in enumerate(questions)}
-    # In another order than the questions.
+    # In a different order from the questions.
     reverse = list(reversed(list(enumerate(questions))))
     predictions = {f"q{number}": text for number, (_, text, _) in reverse if text is not None}
     odds = {"unknown": 0.0, **{f"q{number}": tenths / 10 for number, (_, _, tenths) in reverse}}

@@ -30,7 +30,7 @@ WEIGHTED = ClassificationHead(3, (0.5, 1.0, 4.0))
         (WEIGHTED, 6, True, "full"),
     ],
 )
-def test_halves_give_what_the_whole_batch_gives(head, size, static, mode):
+def test_halves_give_the_results_of_the_whole_batch(head, size, static, mode):
     batch = random_batch(size)
     whole = loss_and_gradients(batch, head, mode)
     halves = loss_and_gradients(batch, head, mode, in_two=True, static=static)

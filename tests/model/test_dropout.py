@@ -44,6 +44,6 @@ def test_the_number_of_a_part_may_be_a_tensor():
     np.testing.assert_array_equal(masks(stream=1)[0], masks(stream="tensor")[0])
 
 
-def test_without_a_step_counter_every_run_has_another_mask():
+def test_without_a_step_counter_every_run_has_a_different_mask():
     first, _, again, _ = masks(count_steps=False)
     assert not np.array_equal(first, again)

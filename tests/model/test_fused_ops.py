@@ -121,7 +121,7 @@ def test_dropout_drops_at_its_rate_keeps_the_mean_and_drops_the_same_gradients(r
 
 
 @pytest.mark.parametrize("xla", XLA)
-def test_what_is_dropped_looks_random_along_rows_columns_and_seeds(xla):
+def test_dropped_values_look_random_along_rows_columns_and_seeds(xla):
     def dropped(seed):
         y = evaluated(lambda x: fused_ops.dropout(x, tf.constant(seed), 0.5), np.ones([400, 400], np.float32), xla=xla)
         return y == 0
@@ -163,7 +163,7 @@ def test_recomputed_layers_have_the_same_gradients(xla):
 
 
 @pytest.mark.parametrize("has_seed", [True, False])
-def test_recomputed_dropout_drops_what_was_dropped(has_seed):
+def test_recomputed_dropout_drops_the_same_values(has_seed):
     with tf.Graph().as_default(), tf.Session() as session:
         if has_seed:
             tf.set_random_seed(1)
@@ -177,7 +177,7 @@ def test_recomputed_dropout_drops_what_was_dropped(has_seed):
         assert 0 < (kept == 0).mean() < 1
 
 
-def test_networks_that_share_their_variables_drop_other_values():
+def test_networks_that_share_variables_drop_different_values():
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(1)
         tf.train.create_global_step()
@@ -191,15 +191,15 @@ def test_networks_that_share_their_variables_drop_other_values():
         np.testing.assert_array_equal(one, session.run(first))
 
 
-def test_a_graph_that_xla_compiles_as_a_whole_draws_by_hashing_alone():
-    """A TPU knows no 16-bit numbers."""
+def test_a_graph_that_xla_compiles_as_a_whole_draws_only_by_hashing():
+    """TPUs do not support 16-bit integers."""
     with tf.Graph().as_default() as graph, fused_ops.compiling(fused_ops.WHOLE_GRAPH):
         fused_ops.dropout(tf.placeholder(tf.float32, [64, 64]), tf.constant([1, 2]), 0.1)
         types = {op.type for op in graph.get_operations()}
     assert "BitwiseXor" in types and not types & {"Bitcast", "PartitionedCall", "StatefulPartitionedCall"}
 
 
-def test_a_graph_from_a_file_says_why_it_has_no_gradients():
+def test_a_graph_from_a_file_raises_an_error_that_explains_why_it_has_no_gradients():
     with tf.Graph().as_default() as graph:
         fused_ops.gelu(tf.placeholder(tf.float32, [3], name="x"))
         saved = tf.train.export_meta_graph()
@@ -210,7 +210,7 @@ def test_a_graph_from_a_file_says_why_it_has_no_gradients():
             tf.gradients(graph.get_tensor_by_name(last + ":0"), graph.get_tensor_by_name("x:0"))
 
 
-def test_recomputed_layers_are_worked_out_behind_the_gradient_that_needs_them():
+def test_recomputation_waits_for_the_gradient_that_needs_it():
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [3, 2], name="x")
 
@@ -224,7 +224,7 @@ def test_recomputed_layers_are_worked_out_behind_the_gradient_that_needs_them():
         assert again.inputs[0] is x
 
 
-def test_graphs_with_own_gradients_are_freed():
+def test_graphs_with_custom_gradients_are_freed():
     graph = tf.Graph()
     with graph.as_default():
         fused_ops.gelu(tf.placeholder(tf.float32, [3]))
@@ -235,7 +235,7 @@ def test_graphs_with_own_gradients_are_freed():
 
 
 @pytest.mark.skipif(not CAN_COMPILE, reason="this TensorFlow compiles no functions")
-def test_xla_is_used_where_shapes_are_fixed_and_large_unless_said_otherwise():
+def test_xla_is_used_for_large_static_shapes_unless_overridden():
     def compiles(shape, use_xla=None):
         with tf.Graph().as_default() as graph, fused_ops.compiling(use_xla):
             fused_ops.gelu(tf.placeholder(tf.float32, shape))

@@ -48,7 +48,7 @@ def test_the_loss_of_a_classification_is_the_mean_cross_entropy():
     assert decoded == list(probabilities.argmax(axis=1))
 
 
-def test_class_weights_count_in_the_training_loss_and_nowhere_else():
+def test_class_weights_affect_only_the_training_loss():
     labels = np.array([0, 1, 1], np.int32)
     weights = (3.0, 0.5)
     plain_loss, plain, _ = build(ClassificationHead(2), labels)

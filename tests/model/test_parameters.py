@@ -136,5 +136,5 @@ def test_variables_that_do_not_match_are_counted_and_named(expected, found, fact
     assert_mentions(parameters.describe_mismatch(expected, found), *facts)
 
 
-def test_additional_variables_are_no_mismatch():
+def test_additional_variables_are_not_a_mismatch():
     assert parameters.describe_mismatch({"a": [2, 3]}, {"a": (2, 3), "global_step": ()}) is None

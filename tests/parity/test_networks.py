@@ -102,7 +102,7 @@ def random_pack(base: bases.Base, adapter: AdapterConfig, head: str = "classific
 def run_ours(base: bases.Base, pack: packs.Pack, gradients: bool = False, seed: int = SEED) -> Dict[str, np.ndarray]:
     """Return `embeddings`, `layer N`, `pooled` and `logits`, and the loss's gradients by variable name.
 
-    Outputs of tokens are 0 at padding. Variables that neither the base nor the pack has are initialised with `seed`.
+    Outputs of tokens are 0 at padding. Variables that neither the base nor the pack has are initialized with `seed`.
     """
     batch, head = [*make_batch(base), TARGETS], pack.config.make_head()
     # Fusing ops rounds differently with and without adapters.
@@ -288,7 +288,7 @@ def load_with_readme(folder: str, hf_dir: str, with_norms: bool = True) -> Any:
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value.size}-{value.activation}",
 )
-def test_an_exported_pack_has_our_logits_there_and_comes_back_to_the_bit(
+def test_an_exported_pack_gives_our_logits_there_and_comes_back_bit_identical(
     torch_libraries, real_base, tmp_path, head, adapter
 ):
     base, folder = real_base.ours, str(tmp_path / "out")
@@ -316,7 +316,7 @@ def test_an_exported_pack_has_our_logits_there_and_comes_back_to_the_bit(
         ("swish", 0, "BertForQuestionAnswering"),
     ],
 )
-def test_an_adapter_made_by_adapterhub_has_their_logits_here(
+def test_an_adapter_made_by_adapterhub_gives_the_same_logits_here(
     torch_libraries, real_base, tmp_path, activation, units, model_class
 ):
     config = {"non_linearity": activation, "reduction_factor": 6, "leave_out": [0]}

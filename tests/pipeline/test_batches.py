@@ -167,7 +167,7 @@ class TestRecords:
         [batch] = run_batches(batches.scoring_input_fn(path, SEQ_LENGTH, {"label_ids": tf.float32}), 4)
         assert batch["label_ids"].tolist() == [2.5] and batch["label_ids"].dtype == np.float32
 
-    def test_the_batch_size_of_a_training_is_static(self, file):
+    def test_the_training_batch_size_is_static(self, file):
         with tf.Graph().as_default():
             input_fn = batches.training_input_fn(file, SEQ_LENGTH, 103, 4)
             shapes = tf.data.get_output_shapes(input_fn({"batch_size": 8}))
@@ -227,7 +227,7 @@ class TestOrder:
             assert widths not in (sorted(widths), sorted(widths, reverse=True))
 
     @pytest.mark.parametrize("skip", [2, 13, 22])
-    def test_a_continued_training_has_the_remaining_batches(self, file, five_epochs, skip):
+    def test_resumed_training_uses_the_remaining_batches(self, file, five_epochs, skip):
         assert_same_batches(trained_on(file, 8, 64, skip=skip), five_epochs[8][skip:])
 
 
@@ -310,7 +310,7 @@ class TestRun:
         assert {batch["input_ids"].shape for batch in plain} == {(8, 16)}
         assert_same_batches(run_batches(found_fn, 8, 10), plain)
 
-    def test_a_run_that_was_begun_before_there_was_the_flag_goes_on_with_it(self, given):
+    def test_a_run_started_before_the_flag_existed_continues_with_it(self, given):
         same = dict(given, do_train=True)
         folder = RunFolder(given["output_dir"])
         padded = ClassifierSettings(**dict(same, pad_to_max_seq_length=True))

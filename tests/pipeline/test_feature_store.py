@@ -72,19 +72,19 @@ def test_the_same_content_is_built_once(make, monkeypatch):
         {"pad_to": 8},
     ],
 )
-def test_other_content_has_other_files(make, change):
+def test_different_content_has_different_files(make, change):
     first, other = make(), make(**change)
     assert set(first).isdisjoint(other)
     assert all(map(os.path.exists, first + other))
 
 
 def test_borders_between_texts_matter():
-    """`a` + `bc` is another pair than `ab` + `c`, and a text `None` is not a missing one."""
+    """`a` + `bc` is a different pair from `ab` + `c`, and a text `None` is not a missing one."""
     pairs = [("a", "bc"), ("ab", "c"), ("abc", None), ("abc", "None"), ("abc", "")]
     assert len({tasks.fingerprint([InputExample("x", a, b, "0")]) for a, b in pairs}) == len(pairs)
 
 
-def test_another_version_of_the_code_has_other_files(make, monkeypatch, tmp_path):
+def test_another_version_of_the_code_has_different_files(make, monkeypatch, tmp_path):
     paths = make()
     (tmp_path / "features.py").write_text("another version")
     monkeypatch.setattr(features, "__file__", str(tmp_path / "features.py"))
@@ -98,7 +98,7 @@ def test_padding_examples_complete_the_last_batch(make):
 
 
 @pytest.mark.parametrize("count, sizes", [(0, [0]), (7, [7]), (8, [8]), (9, [8, 1]), (16, [8, 8]), (20, [8, 8, 4])])
-def test_large_data_is_in_several_files_in_order_and_no_record_in_one(make, small_shards, monkeypatch, count, sizes):
+def test_large_data_is_split_into_files_in_order_and_no_records_give_one(make, small_shards, monkeypatch, count, sizes):
     paths = make(examples(count))
     assert [num_records([path]) for path in paths] == sizes
     assert num_records(paths) == len(ids(paths)) == count

@@ -67,7 +67,7 @@ def test_an_example_becomes_ids_segments_and_a_mask(tokenizer, a, b, length, tok
     assert (features.label_id, features.is_real_example) == (1, True)
 
 
-def test_truncation_of_a_pair_removes_the_last_token_of_the_longer_one_again_and_again():
+def test_truncating_a_pair_repeatedly_removes_the_last_token_of_the_longer_text():
     for long_a, long_b, room in itertools.product(range(9), range(9), range(12)):
         a, b = list(range(long_a)), list(range(long_b))
         expected_a, expected_b = list(a), list(b)
@@ -90,11 +90,11 @@ def test_a_tokenizer_of_another_library_needs_two_methods(tokenizer):
     "label, labels, label_id",
     [("bad", LABELS, 0), ("good", LABELS, 1), (None, LABELS, 0), ("x", ["x", "y", "x"], 0), (2.5, [], 2.5)],
 )
-def test_a_label_becomes_its_first_place_in_the_list_or_a_number(tokenizer, label, labels, label_id):
+def test_a_label_becomes_its_first_index_in_the_list_or_a_number(tokenizer, label, labels, label_id):
     assert convert(tokenizer, "it", label=label, labels=labels).label_id == label_id
 
 
-def test_wrong_lengths_and_labels_are_named(tokenizer):
+def test_wrong_lengths_and_labels_are_reported(tokenizer):
     assert_mentions(message_of(convert, tokenizer, "it", length=2), "max_seq_length", 3, 2)
     assert_mentions(message_of(convert, tokenizer, "it", label="ugly"), "guid", "'ugly'", "bad, good")
     examples = many(2000) + [InputExample("guid", "it", None, "ugly")]

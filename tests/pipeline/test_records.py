@@ -87,7 +87,7 @@ def test_evaluation_keeps_the_order_and_may_drop_a_short_last_batch(numbered_fil
 
 
 @pytest.mark.parametrize("buffer, batch_size", [(100000, 5), (100000, 6), (6, 5)])
-def test_a_training_has_every_example_once_per_epoch_in_a_new_order(numbered_file, monkeypatch, buffer, batch_size):
+def test_training_uses_every_example_once_per_epoch_in_a_new_order(numbered_file, monkeypatch, buffer, batch_size):
     monkeypatch.setattr(records, "SHUFFLE_BUFFER", buffer)
     seen = order(training_fn(numbered_file), 60, batch_size)
     epochs = [seen[start : start + 20] for start in (0, 20, 40)]

@@ -85,7 +85,7 @@ def test_windows_and_their_context_are_those_of_googles_rules(data):
     assert spans.max_context_windows(count, found).tolist() == best
 
 
-def test_windows_know_their_tokens_and_characters(tokenizer):
+def test_windows_contain_their_tokens_and_characters(tokenizer):
     context = "a b c d e f g h i j"
     document = spans.tokenize_document(context, tokenizer)
     # Beside a question of two tokens there is room for five of the paragraph.
@@ -200,7 +200,7 @@ def questions_that_differ(dataset: Dataset, tokenizer, config: WindowConfig):
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
-def test_features_of_made_up_questions_are_googles(vocab_file, do_lower_case):
+def test_features_of_made_up_questions_equal_googles(vocab_file, do_lower_case):
     """Except if the annotation begins or ends inside a word, or its tokens occur earlier in the same word: `a-a`."""
     tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case)
     answered, different = 0, []
@@ -356,7 +356,7 @@ def test_the_same_features_are_built_once(make, tokenizer, monkeypatch):
         {"seed": 6},
     ],
 )
-def test_other_content_has_other_files(make, change):
+def test_different_content_has_different_files(make, change):
     """See `test_squad.py` for everything that distinguishes two data sets."""
     first, other = make(), make(**change)
     assert set(first).isdisjoint(other)

@@ -26,7 +26,7 @@ def by_message(lists) -> bytes:
 
 
 @pytest.mark.parametrize("value", [*INTEGERS, 0.0, -0.0, 1.0, -2.5, 0.1, 1e30, 1e-30])
-def test_a_number(value):
+def test_a_number_is_encoded_as_tensorflow_does(value):
     zero = type(value)(0)
     for lists in ({"a": [value]}, {"a": [value, zero]}, {"a": [zero] * 300 + [value]}):
         assert serialize(lists) == by_message(lists)
@@ -46,7 +46,7 @@ NAMES = st.text("abcé_", min_size=1, max_size=150)
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(st.dictionaries(NAMES, INTEGER_LISTS | FLOAT_LISTS, min_size=1, max_size=4))
-def test_random_features(lists):
+def test_random_features_are_encoded_as_tensorflow_does(lists):
     record, expected = serialize(lists), by_message(lists)
     assert len(record) == len(expected)
     assert tf.train.Example.FromString(record) == tf.train.Example.FromString(expected)

@@ -112,7 +112,7 @@ class TestOutput:
         for name, value in pack.tensors.items():
             np.testing.assert_array_equal(value, last[name], name)
 
-    def test_the_newest_five_checkpoints_are_kept_and_the_slots_of_one(self, unscored):
+    def test_the_newest_five_checkpoints_are_kept_and_the_slots_of_the_newest(self, unscored):
         names = [name for name in os.listdir(unscored["output_dir"]) if ".ckpt-" in name]
         assert {name.split(".")[1] for name in names} == {f"ckpt-{step}" for step in (8, 10, 12, 14, 16)}
         slots = [name for name in names if name.startswith("optimizer")]
@@ -142,7 +142,7 @@ class TestOutput:
             # 786 numbers are trained: five checkpoints, two slots each of one, a pack; and texts, indices, summaries.
             assert 786 * 4 < written < 786 * 4 * (5 + 2 + 1) + 40000
 
-    def test_full_checkpoints_contain_everything_and_the_frozen_base_bit_by_bit(self, given, trained, tiny_bert):
+    def test_full_checkpoints_contain_everything_and_the_frozen_base_bit_for_bit(self, given, trained, tiny_bert):
         run(given, do_train=True, do_eval=True, save_full_checkpoint=True)
         full = tf.train.load_checkpoint(os.path.join(given["output_dir"], "model.ckpt-16"))
         slots = checkpoints.slot_shapes(SPEC.trained_shapes)
@@ -335,7 +335,7 @@ class TestLoading:
             first, second, again = (switch_to(pack_of(which)) for which in (trained, other_seed, trained))
         assert first == again != second
 
-    def test_a_training_can_start_from_a_pack_and_does_not_need_it_later(self, given, trained, tmp_path):
+    def test_training_can_start_from_a_pack_and_does_not_need_it_later(self, given, trained, tmp_path):
         path = shutil.copy(pack_of(trained), str(tmp_path / "start.safetensors"))
         training = {"do_train": True, "do_eval": True, "adapter_pack": path, "learning_rate": 0.0}
         run(given, **training)

@@ -40,7 +40,7 @@ def add_head() -> None:
 
 class TestRun:
     @pytest.mark.long
-    def test_the_same_seed_gives_the_same_weights_and_another_seed_others(self, given, trained, other_seed):
+    def test_the_same_seed_gives_the_same_weights_and_another_seed_different_ones(self, given, trained, other_seed):
         run(given, do_train=True, do_eval=True)
         first, same, other = (packs.read(pack_of(flags)) for flags in (trained, given, other_seed))
         assert first.fingerprint == same.fingerprint != other.fingerprint

@@ -58,7 +58,7 @@ def test_a_killed_run_continues_from_its_last_checkpoint(flags, killed_run, fini
     assert tf.train.latest_checkpoint(flags["output_dir"]).endswith(f"model.ckpt-{STEPS}")
 
 
-def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(flags, finished_run, tmp_path):
+def test_a_killed_run_ends_with_the_weights_of_an_uninterrupted_one(flags, finished_run, tmp_path):
     """Data order and dropout go on where they stopped: every tensor is the same, the optimizer's too."""
     output_dir = str(tmp_path / "whole")
     run_successfully(dict(flags, output_dir=output_dir, do_train=True, do_eval=True))
@@ -88,6 +88,6 @@ def test_prediction_writes_a_row_of_probabilities_for_each_test_example(flags, f
     np.testing.assert_allclose(rows.sum(axis=1), 1.0, atol=1e-5)
 
 
-def test_checkpoints_hold_what_is_trained_and_nothing_of_the_frozen_base(flags, finished_run):
+def test_checkpoints_contain_trained_variables_and_nothing_of_the_frozen_base(flags, finished_run):
     held = {name for name in checkpoint_tensors(flags["output_dir"]) if not name.endswith(("/adam_m", "/adam_v"))}
     assert {re.search("adapters/|LayerNorm/|output_|global_step", name) is not None for name in held} == {True}

@@ -135,7 +135,7 @@ def test_the_pack_on_its_base_gives_the_same_answers_elsewhere(trained, tmp_path
     assert read_results(flags["output_dir"]) == read_results(trained["output_dir"])
 
 
-def test_the_output_folder_alone_answers_again(trained):
+def test_the_output_folder_is_enough_to_answer_again(trained):
     """Without --init_checkpoint, the base comes from the run's settings."""
     before = read_json(trained["output_dir"], "predictions.json")
     run(trained, init_checkpoint=None, train_file=None, do_eval=True)
@@ -143,7 +143,7 @@ def test_the_output_folder_alone_answers_again(trained):
 
 
 @pytest.mark.long
-def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(trained, tmp_path):
+def test_a_killed_run_ends_with_the_weights_of_an_uninterrupted_one(trained, tmp_path):
     killed = dict(trained, output_dir=str(tmp_path / "killed"), save_checkpoints_steps=10)
     program = Program(command_line(dict(killed, do_train=True), SCRIPT))
     program.wait_until(lambda: tf.train.latest_checkpoint(killed["output_dir"]) is not None).kill()
@@ -160,7 +160,7 @@ def trained_2(tiny_bert, data, tmp_path_factory):
     return flags
 
 
-def test_unanswerable_questions_are_learnt(trained_2):
+def test_unanswerable_questions_are_learned(trained_2):
     folder = trained_2["output_dir"]
     predictions, odds = read_json(folder, "predictions.json"), read_json(folder, "null_odds.json")
     assert odds and list(odds) == list(predictions)
@@ -175,7 +175,7 @@ def test_unanswerable_questions_are_learnt(trained_2):
     assert (metrics["best_f1"], metrics["best_f1_thresh"]) == (scores["eval_best_f1"], scores["eval_best_f1_thresh"])
 
 
-def test_predicting_with_the_fitted_threshold_gives_the_score_that_was_promised(trained_2, tmp_path):
+def test_predicting_with_the_fitted_threshold_gives_the_reported_score(trained_2, tmp_path):
     flags = elsewhere(trained_2, tmp_path)
     promised = run(flags, do_eval=True).metrics
     scores = run(flags, do_eval=True, null_score_diff_threshold=promised["best_f1_thresh"]).metrics
@@ -211,7 +211,7 @@ def test_a_run_keeps_its_task_name(tiny_bert, data, tmp_path):
     assert run(elsewhere(flags, tmp_path), do_eval=True).task == "handbook"
 
 
-def test_the_log_names_the_version_and_threshold_of_the_training(trained_2, tmp_path, log):
+def test_the_log_names_the_version_and_threshold_used_in_training(trained_2, tmp_path, log):
     """Where the file has no answers, nothing else could tell."""
 
     def remove_answers(paragraph):
@@ -282,7 +282,7 @@ def test_a_whole_checkpoint_with_googles_head_is_evaluated_as_it_is(tiny_bert, d
 
 
 @pytest.mark.long
-def test_adapters_of_a_classification_are_a_start_but_no_answer(tiny_bert, cola_dir, data, tmp_path):
+def test_classification_adapters_can_start_training_but_cannot_answer(tiny_bert, cola_dir, data, tmp_path):
     run(base_flags(tiny_bert, cola_dir, str(tmp_path / "cola")), num_train_epochs=0.2, do_train=True)
     flags = flags_for(tiny_bert, data, str(tmp_path / "out"), adapter_pack=str(tmp_path / "cola"))
     assert_mentions(error_of(flags, do_predict=True), "classification", "span")

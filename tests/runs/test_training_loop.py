@@ -79,7 +79,7 @@ class TestEvaluationDuringTraining:
         names = [name for name in os.listdir(trained["output_dir"]) if name.endswith(".index")]
         assert sorted(names) == ["model.ckpt-16.index", "model.ckpt-8.index", "optimizer.ckpt-16.index"]
 
-    def test_it_comes_at_a_given_interval_and_does_not_change_the_training(self, given, unscored):
+    def test_it_comes_at_a_given_interval_and_does_not_change_training(self, given, unscored):
         assert steps_of(unscored) == []
         run(given, eval_every_steps=5)
         assert steps_of(given) == [5, 10, 15, 16]
@@ -119,7 +119,7 @@ class TestEvaluationDuringTraining:
 
 class TestBestWeights:
     @pytest.mark.long
-    def test_they_are_the_pack_and_used_from_then_on(self, given):
+    def test_they_become_the_pack_and_are_used_from_then_on(self, given):
         """A learning rate that ruins what the first steps have learned."""
         results = run(given, learning_rate=0.3, eval_every_steps=2)
         best = max(evaluations_of(given), key=lambda entry: (entry["metrics"]["matthews"], -entry["loss"]))

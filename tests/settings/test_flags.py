@@ -63,7 +63,7 @@ def test_recompute_is_an_alias_of_gradient_checkpointing(argument, value):
     assert parse(SquadSettings, argument).gradient_checkpointing is value
 
 
-def test_the_argument_true_may_stand_alone_and_others_are_errors():
+def test_the_only_valid_argument_is_true():
     reject_positional_args(["script.py"])
     reject_positional_args(["script.py", "true", "True"])
     for arguments in (["false"], ["true", "extra"]):

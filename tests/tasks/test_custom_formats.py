@@ -65,7 +65,7 @@ def test_the_encoding_is_detected(tmp_path, log, encoding):
         (b"\xef\xbb\xbftext\ncaf\xe9\n", "latin-1", ["café"], []),
     ],
 )
-def test_other_encodings_than_utf8_are_read_as_given_or_with_one_warning(
+def test_encodings_other_than_utf8_are_read_as_given_or_with_one_warning(
     tmp_path, log, content, encoding, expected, warned
 ):
     path = write_file(tmp_path, "a.csv", content)
@@ -153,7 +153,7 @@ def test_rows_have_the_line_in_which_they_start_whatever_the_line_end(tmp_path, 
         ("a.csv", "text;label;price, net, gross, vat\na, b;x;0\n", {}, [("a, b", "x")]),
     ],
 )
-def test_a_table_is_read_as_meant(tmp_path, name, content, options, expected):
+def test_a_table_is_read_as_intended(tmp_path, name, content, options, expected):
     assert cells(write_file(tmp_path, name, content), "text", "label", **options) == expected
 
 

@@ -1,4 +1,4 @@
-"""SQuAD files are read as meant; errors name the place in the file."""
+"""SQuAD files are read as intended; errors name the place in the file."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_a_bad_row_is_reported_with_file_and_line(tmp_path, task_name, content, 
     assert_mentions(message, *facts)
 
 
-def test_a_missing_file_is_reported_with_what_is_in_its_folder(tmp_path, monkeypatch):
+def test_a_missing_file_is_reported_with_the_content_of_its_folder(tmp_path, monkeypatch):
     assert_mentions(message_of(read, "CoLA", tmp_path), f"{tmp_path}/train.tsv does not exist", "nothing")
     write_file(tmp_path, "dev.tsv", "")
     write_file(tmp_path, "test.tsv", "")

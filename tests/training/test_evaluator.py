@@ -1,4 +1,4 @@
-"""When a training evaluates, which weights are the best, and when it stops."""
+"""When training evaluates, which weights are the best, and when it stops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_epochs_end_with_their_last_full_batch_and_the_last_step_is_always_evalu
 
 
 class Run:
-    """A training whose dev scores are given; `start` is the step of its newest checkpoint, `saved` of its best."""
+    """A training run whose dev scores are given; `start` is the step of its newest checkpoint, `saved` of its best."""
 
     def __init__(self, folder, patience=None, start=0, saved=None):
         self.saved = [saved]
@@ -43,7 +43,7 @@ class Run:
         self.evaluator = Evaluator(dev, frozenset(range(1, 300)), patience, self.history, best_pack)
 
     def evaluate(self, step: int, accuracy: float, loss: float = 1.0) -> bool:
-        """Evaluate, and return whether the training should stop."""
+        """Evaluate, and return whether training should stop."""
         self.evaluator.evaluate(step, [Scores({"accuracy": accuracy}, loss, False)], step)
         return self.evaluator.should_stop
 
@@ -57,7 +57,7 @@ class Run:
     ],
     ids=["a lower score", "the lower loss decides between equal scores", "without patience it never stops"],
 )
-def test_a_training_stops_when_its_patience_is_over(tmp_path, patience, scores, best):
+def test_training_stops_when_its_patience_runs_out(tmp_path, patience, scores, best):
     run = Run(tmp_path, patience)
     stops = [run.evaluate(step, *score) for step, score in enumerate(scores, 1)]
     assert stops == [False] * (len(scores) - 1) + [patience is not None]
@@ -74,7 +74,7 @@ def test_a_loss_that_was_not_finite_is_worse_than_any_other(tmp_path):
 
 
 def test_the_best_weights_are_not_lost_when_a_run_continues_from_an_earlier_checkpoint(tmp_path):
-    """The best weights are of step 240, the newest checkpoint of step 200: later scores must beat the best."""
+    """The best weights are from step 240, the newest checkpoint from step 200: later scores must beat the best."""
     first = Run(tmp_path, patience=2)
     first.evaluate(120, 0.9)
     first.evaluate(240, 0.95)

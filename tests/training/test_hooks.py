@@ -18,7 +18,7 @@ TOTAL, BATCH = 6, 4
 
 
 def train(make_hooks, steps: int = TOTAL, start: int = 0) -> List[int]:
-    """Run steps of a training with a loss of 0.5 and three dev batches; return the steps of its checkpoints."""
+    """Run training steps with a loss of 0.5 and three dev batches; return the steps of its checkpoints."""
     saved: List[int] = []
     saver = SimpleNamespace(save=lambda session, path, global_step: saved.append(global_step))
     with tf.Graph().as_default():
@@ -42,7 +42,7 @@ def history(tmp_path) -> History:
 
 
 class FakeEvaluator:
-    """Is due at some steps, and stops the training at one."""
+    """Is due at some steps, and stops training at one."""
 
     def __init__(self, due, last=None) -> None:
         self.due, self.last, self.seen = due, last, []
@@ -71,7 +71,7 @@ def test_progress_is_logged_at_intervals_and_at_the_last_step(history, log, monk
     assert "Batches had 12.0 tokens per sequence on average." in log
 
 
-def test_a_stop_request_ends_the_training_after_the_current_step(history, log):
+def test_a_stop_request_ends_training_after_the_current_step(history, log):
     stop = StopRequest()
     stop.is_set = True
     saved = train(lambda tensors: [progress_hook(tensors, history, stop), CheckpointHook(tensors, "out", 100)])

@@ -34,7 +34,7 @@ def graph():
         yield graph
 
 
-def test_a_spec_knows_which_variables_train():
+def test_a_spec_knows_which_variables_are_trained():
     assert set(SPEC.trained_names) | set(SPEC.frozen_names) == set(SPEC.shapes)
     assert not set(SPEC.trained_names) & set(SPEC.frozen_names)
     assert list(SPEC.trained_shapes) == SPEC.trained_names
@@ -42,7 +42,7 @@ def test_a_spec_knows_which_variables_train():
     assert not {"output_weights", "bert/encoder/layer_0/output/adapters/weights1"} & set(SPEC.base_names)
 
 
-def test_a_training_step_changes_the_trained_variables_only():
+def test_a_training_step_changes_only_the_trained_variables():
     model_fn = ModelFn(SPEC, plan=TrainingPlan(SCHEDULE))
     _, train_op = model_fn.train_step(make_features())
     variables = {optimization.variable_name(variable): variable for variable in tf.trainable_variables()}
@@ -68,7 +68,7 @@ def test_evaluation_has_a_loss_and_the_metrics_of_the_original():
     assert spec.loss is not None
 
 
-def test_hooks_get_the_dev_set_and_share_the_weights_of_the_training():
+def test_hooks_get_the_dev_set_and_share_the_training_weights():
     seen = []
     dev = tf.data.Dataset.from_tensors(
         {name: np.ones([3, 8], np.int32) for name in ("input_ids", "input_mask", "segment_ids")}

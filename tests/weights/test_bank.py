@@ -57,7 +57,7 @@ def test_a_bank_holds_a_copy_of_the_base_and_can_be_moved(tmp_path):
     assert sorted(os.listdir(moved.base.folder)) == ["bert_config.json", *data, "vocab.txt"]
 
 
-def test_a_bank_is_created_in_a_new_or_empty_folder_only(base, tmp_path):
+def test_a_bank_is_created_only_in_a_new_or_empty_folder(base, tmp_path):
     taken, empty = tmp_path / "taken", tmp_path / "empty"
     taken.mkdir()
     empty.mkdir()
@@ -219,7 +219,7 @@ def test_verify_finds_a_changed_or_damaged_base(bank):
     assert "damaged" in problems(bank)[BASE]
 
 
-def test_leftovers_are_not_listed_and_removed_when_they_are_old(bank):
+def test_leftovers_are_not_listed_and_are_removed_when_they_are_old(bank):
     folder = os.path.join(bank.folder, "packs")
     # Earlier versions gave temporary files hidden names.
     old = [".cola.01234567.partial", "cola.safetensors.01234567.partial"]

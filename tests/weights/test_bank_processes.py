@@ -52,7 +52,7 @@ def outcome_of(function: Any, *args: Any) -> str:
 
 
 def add_own_and_shared_names(folder: str, seed: int, has_links: bool) -> List[str]:
-    """Add four packs under own names and four under shared ones, on a slow file system."""
+    """Add four packs under unique names and four under shared ones, on a slow file system."""
     bank = Bank.open(folder)
     pack = make_pack(bank.base, seed)
     os.link = functools.partial(slowly, os.link if has_links else no_links)
@@ -85,7 +85,7 @@ def create_at_once(folder: str, base_folder: str) -> str:
     return outcome_of(Bank.create, folder, base)
 
 
-def test_of_processes_that_create_the_same_bank_one_succeeds(base, tmp_path):
+def test_one_of_several_processes_that_create_the_same_bank_succeeds(base, tmp_path):
     outcomes = in_parallel(create_at_once, [(str(tmp_path / "bank"), base.folder)] * 4)
     assert sorted(outcomes) == [ADDED] + [EXISTS] * 3
     assert list(Bank.open(str(tmp_path / "bank")).verify()) == [(BASE, None)]

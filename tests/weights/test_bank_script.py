@@ -190,7 +190,7 @@ def test_a_checkpoint_of_base_and_pack_is_exported_and_imported(bank, here, tmp_
     assert "2 classes" in failure(*take, "--name=x", "--task_name=MNLI")
 
 
-def test_an_exported_checkpoint_is_replaced_only_on_demand_and_never_mixed(bank, here, tmp_path, capsys, monkeypatch):
+def test_an_exported_checkpoint_is_replaced_only_on_request_and_never_mixed(bank, here, tmp_path, capsys, monkeypatch):
     prefix = str(tmp_path / "model.ckpt")
     first, second = make_pack(bank.base, 1), make_pack(bank.base, 2)
     bank.add(first, "first")

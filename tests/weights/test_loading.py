@@ -202,7 +202,7 @@ def test_a_checkpoint_is_found_by_its_prefix_or_any_of_its_files(bert, ending):
     assert resolve_file(PLAIN, bert + ending).path == bert
 
 
-def test_what_is_not_a_checkpoint_is_an_error(bert, tmp_path):
+def test_a_path_that_is_not_a_checkpoint_is_an_error(bert, tmp_path):
     folder, missing = os.path.dirname(bert), str(tmp_path / "bert_model.ckpt")
     for path, facts in (
         (missing, (missing, missing + INDEX)),
@@ -272,7 +272,7 @@ def count_outcomes(prefix: str, ending: str, positions: Iterable[int]) -> Dict[s
 FOOTER = 48  # bytes at the end of an index, some of which nobody reads
 
 
-def test_every_changed_byte_that_matters_is_noticed(copy):
+def test_every_changed_byte_that_matters_is_detected(copy):
     index_size, data_size = (os.path.getsize(copy + ending) for ending in (INDEX, DATA))
     step = positions_of(copy, np.int64(STEP))
     head = positions_of(copy, tf.train.load_checkpoint(copy).get_tensor("output_weights"))
@@ -300,7 +300,7 @@ def test_a_folder_without_a_run_provides_nothing(tmp_path, bert):
         assert resolve_run(PLAIN, folder, TRAIN) is None, "full training may start from random weights"
 
 
-def test_a_run_continues_from_the_checkpoint_that_its_state_file_calls_the_newest(tmp_path, run, copy):
+def test_a_run_continues_from_the_newest_checkpoint_in_its_state_file(tmp_path, run, copy):
     newest = str(tmp_path / "run" / "model.ckpt-5")
     for ending in (INDEX, DATA):
         shutil.copy(copy + ending, newest + ending)

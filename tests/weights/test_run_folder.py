@@ -80,7 +80,7 @@ def test_the_same_run_continues(folder, flags, changes):
     assert record.fingerprints == dict(FINGERPRINTS, base="sha256:2", frozen=None)
 
 
-def test_a_later_command_keeps_the_settings_of_the_training(folder, flags):
+def test_a_later_command_keeps_the_training_settings(folder, flags):
     evaluation = dict(flags, do_train=False, do_eval=True, learning_rate=1.0, init_checkpoint=None)
     values = folder.check_same_run(ClassifierSettings(**evaluation), {}).training_settings()
     assert (values["learning_rate"], values["do_eval"]) == (5e-5, True)

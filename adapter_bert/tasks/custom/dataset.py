@@ -22,7 +22,7 @@ REGRESSION_METRICS = ("spearman", "pearson")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 # A small file may have nearly as many labels as rows: with up to this many labels, that is not an error.
 _FEW_LABELS = 5
-# More different fractional numbers than this are measurements, not classes.
+# More distinct fractional numbers than this are treated as measurements, not classes.
 _MANY_FRACTIONS = 20
 _SHOWN_LABELS = 20
 
@@ -99,8 +99,8 @@ def read(
     """Return the task, and the examples of the requested splits in the order of the files.
 
     Without a dev file, the dev rows are held out in every call, whether or not `dev` is requested, so that a later
-    evaluation never scores rows that were trained on. `stored_labels` are the classes, in order, of the training that
-    this call continues; empty for regression.
+    evaluation never scores rows that were trained on. `stored_labels` are the classes, in order, of the training run
+    that this call continues; empty for regression.
     """
     for split in {"train", "test"} & set(wanted):
         data.file(split)
@@ -281,7 +281,7 @@ def _match_stored_labels(labels: Tuple[str, ...], stored: Optional[Sequence[str]
 
 
 def _hold_out_dev(rows: List[LabelledRow], data: CustomData) -> Tuple[List[LabelledRow], List[LabelledRow]]:
-    """Split into training and dev rows in the file's order, given the rows, the fraction and the seed only."""
+    """Split into training and dev rows in the file's order. Depends only on the rows, the fraction and the seed."""
     if not data.splits_off_dev:
         return rows, []
     # Rows with the same text stay together, or dev scores would be optimistic.

@@ -22,11 +22,11 @@ from adapter_bert.tasks.custom.table import LABEL_COLUMN, MISSING, TEXT_COLUMN, 
 
 _KIND_BY_EXTENSION = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _DELIMITER_NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
-# If the first line ends so, a lone CR is text, except at the end of the file.
+# If the first line ends like this, a lone CR is text, except at the end of the file.
 _LF_OR_CRLF = re.compile(r"\r?\n|\r\Z")
 # An archive, optionally with a folder in it: `news.tar.gz//train`.
 _ARCHIVE = re.compile(r"(?P<file>.*\.(?:tar|tar\.gz|tgz|tar\.bz2))(?://(?P<folder>.*))?", re.IGNORECASE | re.DOTALL)
-# Number of rows that decide what the delimiter is.
+# Number of rows used to detect the delimiter.
 _SNIFFED_ROWS = 50
 
 

@@ -11,7 +11,7 @@ from adapter_bert.common import errors
 TEXT_COLUMN = "text"
 LABEL_COLUMN = "label"
 
-# Numbers of different values of a column that may contain labels.
+# Numbers of distinct values in columns that may contain labels.
 _LABEL_COUNTS = range(2, 51)
 # The cell of a key that a JSON object does not have.
 MISSING = object()
@@ -95,7 +95,7 @@ class Table:
         return indices[0]
 
     def label_like_columns(self, used: Collection[str]) -> List[str]:
-        """Return columns that are not in use, with few different values, most of them repeated."""
+        """Return columns that are not in use and have few distinct values, most of them repeated."""
         used_indices = [self.find(column) for column in used]
         found = []
         for index, name in enumerate(self.columns):

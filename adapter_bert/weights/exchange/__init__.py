@@ -21,7 +21,7 @@ class ImportedTask(NamedTuple):
     def choose_labels(self, head: str, theirs: Sequence[str]) -> List[str]:
         """Return the labels given by the user, or else those of the head; raise a `UserError` if they do not match.
 
-        `head` is its kind and place, for messages; `theirs` are its classes in the order of the units.
+        `head` is the kind and place of the head, for messages; `theirs` are its classes in the order of the units.
         """
         labels = list(theirs if self.labels is None else self.labels)
         if len(labels) != len(theirs):

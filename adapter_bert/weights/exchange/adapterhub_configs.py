@@ -169,7 +169,7 @@ def _read_size(path: str, factors: Any, layers: Sequence[int], hidden_size: int)
 
 
 def read_head(folder: str) -> ForeignHead:
-    """Read the `head_config.json` in a folder; raise a `UserError` if there is none, or another head than ours."""
+    """Read the `head_config.json` in a folder; raise a `UserError` if there is none, or the head is not one of ours."""
     path = os.path.join(folder, HEAD_CONFIG)
     if not os.path.isfile(path):
         raise errors.UserError(

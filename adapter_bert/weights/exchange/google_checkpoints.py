@@ -36,8 +36,8 @@ def read(prefix: str, base: bases.Base, task: ImportedTask, activation: str = "g
     A checkpoint with adapters becomes a pack of the mode `adapter`, for the base that its frozen weights form. Without
     adapters it becomes a pack of the mode `full`, because it does not record which weights were trained.
 
-    The base provides architecture and vocabulary. Its weights are not compared, see `packs.check_base`. Only labels of
-    SQuAD may be None, as checkpoints do not contain labels. Google's code has only the default activation.
+    The base provides architecture and vocabulary. Its weights are not compared, see `packs.check_base`. Labels
+    may be None only for SQuAD, as checkpoints do not contain them. Google's code has only the default activation.
     """
     prefix = checkpoints.find_prefix(prefix)
     shapes = checkpoints.read_shapes(prefix)
@@ -73,7 +73,7 @@ def _find_head(prefix: str, shapes: parameters.Shapes) -> str:
     if len(known) == 1:
         return known[0]
     others = [name for name in shapes if name.endswith(_HEAD) or name.startswith("cls/")]
-    hint = "is not fine-tuned" if not known else "does not tell for which of them it was trained"
+    hint = "is not fine-tuned" if not known else "does not say for which of them it was trained"
     raise errors.UserError(
         f"The checkpoint {prefix} must have one head: {_HEAD} (classification, regression) or {_SPAN_HEAD} (SQuAD); "
         f"found {errors.first_names(known or sorted(others))}. It {hint}."

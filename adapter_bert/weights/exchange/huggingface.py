@@ -179,7 +179,7 @@ def _read_lines(path: str) -> List[str]:
 
 
 def _may_skip(name: str) -> bool:
-    """Return whether a tensor belongs to a head or is a buffer, and not, for example, to a further layer."""
+    """Return whether a tensor belongs to a head or is a buffer, and not, for example, part of an additional layer."""
     return not name.startswith(_BODY) or tensors.canonical_name(name) in _BUFFERS
 
 

@@ -132,8 +132,8 @@ def load(
 ) -> Tuple[Dict[str, np.ndarray], List[str]]:
     """Return Google's name -> value as float32, and the stored names of tensors that were skipped.
 
-    Raises a `UserError` if a tensor that the file `config` requires (`rows`) is missing in the file or folder `where`,
-    has another shape or type, or contains NaN or infinity, and if others are `stored` that `may_skip` does not allow.
+    Raises a `UserError` if a tensor that the file `config` requires (`rows`) is missing from the file or folder
+    `where`, has another shape or type, or contains NaN or infinity, or if `may_skip` rejects another `stored` tensor.
     """
     shapes = {name: tensor.shape for name, tensor in stored.items()}
     mismatch = parameters.describe_mismatch({row.hf: row.hf_shape for row in rows}, shapes)
@@ -234,5 +234,5 @@ def replaced_files(folder: str, patterns: Sequence[str], key: str) -> Iterator[s
                 os.replace(os.path.join(staging, name), os.path.join(folder, name))
     finally:
         if is_new:
-            with contextlib.suppress(OSError):  # it is not empty, unless writing has failed
+            with contextlib.suppress(OSError):  # fails if writing succeeded: the folder is not empty
                 os.rmdir(folder)

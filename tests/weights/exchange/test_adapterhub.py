@@ -244,7 +244,7 @@ def server():
 
 
 def export_and_die(tell: Any, base_folder: str, folder: str, can_swap: bool, num_renames: int) -> None:
-    """Replace an export, and die after so many renames of folders, at the latest when the old one is removed."""
+    """Replace an export, and die after this many folder renames, at the latest when the old one is removed."""
 
     def die(*unused: Any, **options: Any) -> None:
         os.kill(os.getpid(), 9)
@@ -278,7 +278,7 @@ def test_a_kill_leaves_the_old_or_the_new_export(server, base, tmp_path, exporte
     assert read(tmp_path / "out", base).fingerprint == exported[0].fingerprint
 
 
-def test_an_adapter_of_theirs_becomes_a_pack_with_the_layer_norms_of_the_base(base, theirs):
+def test_an_adapterhub_adapter_becomes_a_pack_with_the_layer_norms_of_the_base(base, theirs):
     pack = read(theirs, base)
     assert pack.config.adapter_config == AdapterConfig(size=4, activation="gelu_erf")
     assert pack.config.labels == ["LABEL_0", "LABEL_1"]
@@ -344,7 +344,7 @@ def test_unsupported_heads_are_rejected(base, theirs, head, changes, facts):
     assert_mentions(message_of(read, theirs, base), "head_config.json", *facts)
 
 
-def test_reduction_factors_by_layer_must_mean_one_size(base, theirs):
+def test_reduction_factors_by_layer_must_give_one_size(base, theirs):
     change_json(theirs / "adapter_config.json", "config", reduction_factor={"0": 4, "default": 3.9})
     assert read(theirs, base).config.adapter["size"] == 4
     change_json(theirs / "adapter_config.json", "config", reduction_factor={"0": 4, "default": 2})
