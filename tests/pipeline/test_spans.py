@@ -165,9 +165,9 @@ def original_features(context: str, question: Question, tokenizer, config: Windo
 
 
 def is_cut(context: str, answer: GoldAnswer) -> bool:
-    """Whether an annotation begins or ends inside a word: its border is between letters or digits."""
+    """Whether an annotation begins or ends inside a word; BERT does not split off the signs of euro and pound."""
     borders = (answer.start, answer.start + len(answer.text))
-    return any(re.fullmatch(r"\w\w", context[max(at - 1, 0) : at + 1]) for at in borders)
+    return any(re.fullmatch(r"[\w€£]\w", context[max(at - 1, 0) : at + 1]) for at in borders)
 
 
 def positions_of(features: spans.SpanFeatures):
@@ -214,6 +214,13 @@ def test_features_of_made_up_questions_equal_googles(vocab_file, do_lower_case):
         is_elsewhere = words.tokens[first : last + 1] == tokenizer.tokenize(answer.text)
         assert is_elsewhere or is_cut(context, answer), (context, answer)
     assert answered - len(different) > 350 and len(different) > 50, "single characters are tokens here"
+
+
+@pytest.mark.parametrize("every, count", [(7, 3), pytest.param(1, 23, marks=pytest.mark.slow)])
+def test_features_of_real_questions_equal_googles_except_for_answers_inside_a_word(real, real_tokenizer, every, count):
+    different = questions_that_differ(sample(real, every), real_tokenizer, WindowConfig())
+    assert len(different) == count
+    assert all(is_cut(context, answer) for context, answer in different)
 
 
 @pytest.mark.parametrize("config", [WindowConfig(), WindowConfig(96, 24, 12)])
