@@ -12,8 +12,7 @@ from tests.helpers import ROOT, VOCABULARY, WORDS
 
 # Make features of a split in a new process. Print memory in MB: growth at the peak, and the largest child process.
 PROGRAM = """
-import json, resource, sys
-sys.path.insert(0, {root!r})
+import json, resource
 import tokenization
 from adapter_bert import tasks
 from adapter_bert.common import parallel
@@ -44,8 +43,8 @@ def measure(folder, rows: int, processes: int) -> dict:
     texts = (f"{text} {row % 10000}" for row in range(rows))
     lines = ("\t".join([str(row)] * 8 + [first, text, "neutral", "neutral"]) for row, first in enumerate(texts))
     (folder / "train.tsv").write_text("\n".join(["\t".join("abcdefghijkl"), *lines]) + "\n")
-    code = PROGRAM.format(root=ROOT, folder=str(folder), processes=processes)
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+    code = PROGRAM.format(folder=str(folder), processes=processes)
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, cwd=ROOT)
     return json.loads(done.stdout.decode().strip().split("\n")[-1])
 
 
