@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, json_files
 from adapter_bert.model import fused_ops
 from adapter_bert.model.dropout import dropout, dropout_seed, next_pass
 from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (published names)
@@ -52,7 +52,7 @@ class BertConfig:
     @classmethod
     def from_json_file(cls, json_file: str) -> BertConfig:
         """Read a `bert_config.json`. Raise `errors.UserError` if it is missing or invalid."""
-        config = cls.from_dict(files.read_json_object(json_file, "Use the bert_config.json of a BERT."))
+        config = cls.from_dict(json_files.read_object(json_file, "Use the bert_config.json of a BERT."))
         config.check(json_file)
         return config
 

@@ -18,7 +18,7 @@ from adapter_bert.common import system
 
 system.configure_tensorflow()
 
-from adapter_bert.common import files
+from adapter_bert.common import json_files
 from adapter_bert.common.errors import UserError, exits_on_user_error
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases
@@ -35,8 +35,8 @@ _SETTINGS = {
 def tokenizer_settings(hf_dir: str) -> Dict[str, Any]:
     """Return the settings in `tokenizer_config.json`, or else in `tokenizer.json`; None for those in neither."""
     slow, fast = (os.path.join(hf_dir, name) for name in (huggingface.HF_TOKENIZER, huggingface.HF_FAST_TOKENIZER))
-    settings = files.read_json_object(slow) if os.path.isfile(slow) else {}
-    normalizer = files.read_json_object(fast).get("normalizer") if os.path.isfile(fast) else None
+    settings = json_files.read_object(slow) if os.path.isfile(slow) else {}
+    normalizer = json_files.read_object(fast).get("normalizer") if os.path.isfile(fast) else None
     return {name: settings.get(name, (normalizer or {}).get(key)) for name, key in _SETTINGS.items()}
 
 

@@ -1,4 +1,4 @@
-"""Atomic writes, JSON, folders, and renames that never replace an existing name.
+"""Atomic writes, reading, folders, and renames that never replace an existing name.
 
 All files of the project are written here. A file or folder is written under the temporary name
 `<name>.<8 hex digits>.partial` and renamed when it is complete, so that readers never see an incomplete one.
@@ -22,8 +22,9 @@ import math
 import os
 import re
 import shutil
+import stat
 import uuid
-from typing import Any, Dict, Iterator, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional
 
 import filelock
 
@@ -33,6 +34,10 @@ from adapter_bert.common.lazy_tensorflow import tf
 # A writer that has not touched its temporary file for this long is considered dead. If it was only suspended, it fails
 # when it resumes.
 LEFTOVER_SECONDS = 3600
+
+# Of vocabularies; those of real models have a few MB.
+MAX_INPUT_BYTES = 2**28
+_FILE_TYPES = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"))
 
 _TEMPORARY = r"\.[0-9a-f]{8}\.partial"
 # Linux constants that Python does not define.
@@ -109,32 +114,33 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _read_bytes(path: str, failure: str) -> bytes:
+def check_regular_file(path: str, failure: Optional[str] = None) -> None:
+    """Raise a `UserError` if a local path is anything but a regular file: opening a FIFO or a device can block."""
+    if "://" in path:
+        return
+    link = f" (a symbolic link to {os.readlink(path)})" if os.path.islink(path) else ""
+    failure = (failure or f"Cannot read {path}") + link
     try:
-        with tf.gfile.GFile(path, "rb") as reader:
-            return reader.read()
-    except tf.errors.NotFoundError:
-        raise errors.UserError(f"{failure}: there is no file of this name.") from None
-    except tf.errors.OpError as error:
-        raise errors.UserError(f"{failure}: {errors.reason(error)}.") from None
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise errors.UserError(f"{failure}: {error.strerror}.") from None
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _FILE_TYPES if is_kind(mode)), "a device")
+        raise errors.UserError(f"{failure}: expected a regular file, found {kind}.")
 
 
-def read_json_object(path: str, advice: str = "Restore the file, or use another folder.") -> Dict[str, Any]:
-    """Read a JSON object; raise a `UserError` that ends with `advice` if the file contains anything else."""
-    data = _read_bytes(path, f"Cannot read {path}")
-    try:
-        content = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise errors.UserError(f"{path} is damaged, or not JSON ({errors.reason(error)}). {advice}") from None
-    if not isinstance(content, dict):
-        found = type(content).__name__
-        raise errors.UserError(f"{path} is damaged: expected a JSON object, found a {found}. {advice}")
-    return content
+def read_bytes(path: str, failure: str, max_bytes: int = MAX_INPUT_BYTES) -> bytes:
+    """Return the content of a regular file; raise a `UserError` that starts with `failure` if it cannot be read."""
+    check_regular_file(path, failure)
+    with user_errors(failure), tf.gfile.GFile(path, "rb") as reader:
+        if reader.size() > max_bytes:
+            raise errors.UserError(f"{failure}: it has {reader.size():,} bytes; the maximum is {max_bytes:,}.")
+        return reader.read()
 
 
 def read_input(path: str, kind: str, flag: str) -> bytes:
     """Read a file that the user specified with a flag; raise a `UserError` if it cannot be read or is empty."""
-    content = _read_bytes(path, f"Cannot read the {kind} {path}; check {flag}")
+    content = read_bytes(path, f"Cannot read the {kind} {path}; check {flag}")
     if not content.strip():
         raise errors.UserError(f"The {kind} {path} is empty; check {flag}.")
     return content

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 from adapter_bert.evaluation.scores import Scores
 
 
@@ -21,7 +21,7 @@ class History:
         # Time spent in training steps, excluding evaluation, and their number and examples. Killed processes add none.
         self.seconds, self.steps, self.examples = 0.0, 0, 0
         if tf.gfile.Exists(path):
-            content = files.read_json_object(path)
+            content = json_files.read_object(path)
             try:
                 self.evaluations = [dict(entry, step=int(entry["step"])) for entry in content["evaluations"]]
                 self.seconds = float(content["seconds"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, Mapping, Optional
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 
 _REQUIRED = ("task", "primary_metric", "metrics")
 
@@ -39,7 +39,7 @@ class EvalResults:
     @classmethod
     def read(cls, path: str) -> EvalResults:
         """Read `results.json`; files written by earlier versions may lack keys or have additional ones."""
-        content = files.read_json_object(path)
+        content = json_files.read_object(path)
         missing = [name for name in _REQUIRED if name not in content]
         if missing or not isinstance(content["metrics"], dict) or content["primary_metric"] not in content["metrics"]:
             raise errors.UserError(

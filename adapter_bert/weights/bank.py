@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tup
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 
 FILE_NAME = "bank.json"
@@ -231,7 +231,7 @@ def _describe(base: bases.Base) -> Dict[str, Any]:
 
 def _read_manifest(path: str) -> Dict[str, Any]:
     """Read a `bank.json`; raise a `UserError` if it is damaged or has another format."""
-    values = files.read_json_object(path)
+    values = json_files.read_object(path)
     if values.get("format") != FORMAT:
         raise errors.UserError(f"{path} has the format {values.get('format')!r}; this version reads {FORMAT!r}.")
     for key, kind in (("base", str), ("tensors", dict), ("architecture", dict), ("tokenizer", dict)):

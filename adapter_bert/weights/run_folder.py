@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 from adapter_bert.devices import compat
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.results import EvalResults
@@ -95,7 +95,7 @@ class RunFolder:
     def read_settings(self) -> Dict[str, Any]:
         """Read the settings recorded by the run in this folder; empty if there are none."""
         path = self.file(SETTINGS_FILE)
-        return files.read_json_object(path) if tf.gfile.Exists(path) else {}
+        return json_files.read_object(path) if tf.gfile.Exists(path) else {}
 
     def recorded_settings(self, settings: Settings) -> Dict[str, Any]:
         """Return the recorded settings of the run that `settings` continue or evaluate; empty if there are none.

@@ -57,18 +57,37 @@ def test_a_file_system_error_is_a_user_error(tmp_path):
     assert_mentions(message_of(files.make_folder, str(tmp_path / "file" / "b")), tmp_path / "file" / "b")
 
 
-def test_json_objects_are_written_and_read_with_null_for_numbers_that_are_not_finite(tmp_path):
-    path = str(tmp_path / "a.json")
-    files.write_json(path, {"a": float("nan"), "b": [1.5, float("inf"), "ü"]})
-    assert files.read_json_object(path) == {"a": None, "b": [1.5, None, "ü"]}
+def make_fifo(path):
+    """Make a FIFO that opening for reading does not block."""
+    os.mkfifo(path)
+    os.open(path, os.O_RDWR)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff{}"])
-def test_a_missing_file_or_other_content_is_an_error_that_names_the_file(tmp_path, content):
-    path = tmp_path / "a.json"
-    assert_mentions(message_of(files.read_json_object, str(path)), path)
-    path.write_bytes(content)
-    assert_mentions(message_of(files.read_json_object, str(path), "Ask again."), path, "is damaged", "Ask again.")
+@pytest.mark.parametrize(
+    "make, kind",
+    [
+        (make_fifo, "a FIFO"),
+        (os.mkdir, "a folder"),
+        (lambda path: os.symlink("/dev/zero", path), "a device"),
+        (lambda path: os.symlink("nowhere", path), "(a symbolic link to nowhere): No such file"),
+        (lambda path: os.symlink("a", path), "(a symbolic link to a): Too many levels"),
+        (lambda path: None, "No such file"),
+    ],
+    ids=["fifo", "folder", "device", "dangling link", "looping link", "missing"],
+)
+def test_only_regular_files_are_opened(tmp_path, make, kind):
+    path = str(tmp_path / "a")
+    make(path)
+    assert_mentions(message_of(files.read_bytes, path, "Cannot read it"), "Cannot read it", kind)
+    assert_mentions(message_of(files.read_input, path, "vocabulary", "--vocab_file"), path, "--vocab_file", kind)
+    assert_mentions(message_of(files.check_regular_file, path), path, kind)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    path = tmp_path / "a"
+    with open(path, "wb") as file:
+        file.truncate(10**13)  # sparse
+    assert_mentions(message_of(files.read_bytes, str(path), "Cannot read it"), f"{10**13:,}", f"{2**28:,}")
 
 
 def test_an_existing_output_is_an_error_that_names_the_flags(tmp_path):

@@ -10,7 +10,7 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import modeling
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, json_files
 from adapter_bert.model import heads
 from adapter_bert.weights import packs
 from adapter_bert.weights.exchange import huggingface
@@ -121,7 +121,7 @@ def _describe(config: packs.PackConfig, name: str, values: Mapping[str, Any]) ->
 
 def load(path: str) -> Dict[str, Any]:
     """Read one of the two files; raise a `UserError` if it was not written by `adapters`."""
-    content = files.read_json_object(path, "Save the adapter again.")
+    content = json_files.read_object(path, "Save the adapter again.")
     if not str(content.get("version")).startswith("adapters."):
         advice = "Older versions use other names of activations: load and save it with AdapterHub's adapters"
         raise unsupported(path, "version", content.get("version"), f"'adapters.…'. {advice}")

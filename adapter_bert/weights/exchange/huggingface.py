@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 from adapter_bert.weights import bases, checkpoints
 from adapter_bert.weights.bases import CHECKPOINT_NAME, CONFIG_NAME, SIZES, VOCAB_NAME
 from adapter_bert.weights.exchange import tensors
@@ -102,7 +102,7 @@ def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion
         raise errors.UserError(f"There is no folder {hf_dir}; expected a downloaded Hugging Face model.")
     tensors.check_output(output_dir, GOOGLE_FILES, overwrite)
     config_path = os.path.join(hf_dir, HF_CONFIG)
-    config = google_config(files.read_json_object(config_path, _ADVICE), config_path)
+    config = google_config(json_files.read_object(config_path, _ADVICE), config_path)
     sources, vocabulary = _weight_files(hf_dir), _read_vocabulary(hf_dir)
     if len(vocabulary) != config.vocab_size:
         raise errors.UserError(
@@ -131,7 +131,7 @@ def _weight_files(hf_dir: str) -> List[str]:
     if not os.path.isfile(index):
         expected, pickles = f"{HF_WEIGHTS} or {os.path.basename(index)}", ("*.bin", "*.pt", "*.pth")
         raise tensors.missing_weights(hf_dir, expected, pickles, "save the model with safe_serialization=True first")
-    shards = sorted(set(files.read_json_object(index, _ADVICE).get("weight_map", {}).values()))
+    shards = sorted(set(json_files.read_object(index, _ADVICE).get("weight_map", {}).values()))
     missing = sorted(set(shards) - set(os.listdir(hf_dir)))
     if missing or not shards:
         raise errors.UserError(
@@ -149,7 +149,7 @@ def _read_vocabulary(hf_dir: str) -> List[str]:
     path = os.path.join(hf_dir, HF_FAST_TOKENIZER)
     if not os.path.isfile(path):
         raise errors.UserError(f"There is no {VOCAB_NAME} or {HF_FAST_TOKENIZER} in {hf_dir}.")
-    tokenizer = files.read_json_object(path, _ADVICE)
+    tokenizer = json_files.read_object(path, _ADVICE)
     try:
         model = tokenizer["model"]
         ids = {**model["vocab"], **{token["content"]: token["id"] for token in tokenizer["added_tokens"]}}
