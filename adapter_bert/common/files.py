@@ -123,7 +123,9 @@ def check_regular_file(path: str, failure: Optional[str] = None) -> None:
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
-        raise errors.UserError(f"{failure}: {error.strerror}.") from None
+        missing = isinstance(error, FileNotFoundError) and not link
+        reason = "there is no file of this name" if missing else error.strerror
+        raise errors.UserError(f"{failure}: {reason}.") from None
     if not stat.S_ISREG(mode):
         kind = next((name for is_kind, name in _FILE_TYPES if is_kind(mode)), "a device")
         raise errors.UserError(f"{failure}: expected a regular file, found {kind}.")

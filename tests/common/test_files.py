@@ -71,7 +71,7 @@ def make_fifo(path):
         (lambda path: os.symlink("/dev/zero", path), "a device"),
         (lambda path: os.symlink("nowhere", path), "(a symbolic link to nowhere): No such file"),
         (lambda path: os.symlink("a", path), "(a symbolic link to a): Too many levels"),
-        (lambda path: None, "No such file"),
+        (lambda path: None, "no file"),
     ],
     ids=["fifo", "folder", "device", "dangling link", "looping link", "missing"],
 )
