@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import errors, files, json_files
+from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints
 from adapter_bert.weights.bases import CHECKPOINT_NAME, CONFIG_NAME, SIZES, VOCAB_NAME
 from adapter_bert.weights.exchange import tensors
@@ -109,7 +110,7 @@ def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion
             f"The vocabulary in {hf_dir} has {len(vocabulary)} entries, but vocab_size in its {HF_CONFIG} is "
             f"{config.vocab_size}."
         )
-    rows, stored = tensors.make_rows(bases.bert_shapes(config)), tensors.list_stored(sources)
+    rows, stored = tensors.make_rows(parameters.bert_shapes(config)), tensors.list_stored(sources)
     # Weights of masked language models have no pooler, whose two tensors are the last rows.
     has_pooler = any(name.startswith("pooler.") for name in stored)
     values, skipped = tensors.load(rows if has_pooler else rows[:-2], stored, hf_dir, HF_CONFIG, _may_skip)

@@ -65,7 +65,7 @@ class TensorRow(NamedTuple):
 
 
 def make_rows(shapes: Mapping[str, Tuple[int, ...]], adapter: str = "", head: str = "") -> List[TensorRow]:
-    """Return a row for each variable, e.g. of `bases.bert_shapes` or `PackConfig.trained_shapes`.
+    """Return a row for each variable, e.g. of `parameters.bert_shapes` or `PackConfig.trained_shapes`.
 
     `adapter` is the name of the adapters in AdapterHub, `head` that of the head's linear layer in the other library.
     """
