@@ -1,7 +1,9 @@
 """Atomic writes, reading, folders, and renames that never replace an existing name.
 
-All files of the project are written here. A file or folder is written under the temporary name
-`<name>.<8 hex digits>.partial` and renamed when it is complete, so that readers never see an incomplete one.
+All files of the project are written here. A file or folder is written inside a staging folder next to its final name,
+`.<8 hex digits>.partial`, and renamed when it is complete, so that readers never see an incomplete one. The writer
+locks a marker file in its staging folder. The next writer in the same place removes staging folders whose writer is
+dead: only those with the marker, and without following links.
 
     write_bytes, write_text, write_json    one file; `atomic_write` for other writers
     staging_folder                         several files that appear together
@@ -24,22 +26,17 @@ import re
 import shutil
 import stat
 import uuid
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Iterator, Mapping, Tuple
 
-import filelock
-
-from adapter_bert.common import errors
+from adapter_bert.common import errors, locks
 from adapter_bert.common.lazy_tensorflow import tf
-
-# A writer that has not touched its temporary file for this long is considered dead. If it was only suspended, it fails
-# when it resumes.
-LEFTOVER_SECONDS = 3600
 
 # Of vocabularies; those of real models have a few MB.
 MAX_INPUT_BYTES = 2**28
 _FILE_TYPES = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"))
-
-_TEMPORARY = r"\.[0-9a-f]{8}\.partial"
+# Names of staging folders, and of the file in them that their writer locks.
+_STAGING = re.compile(r"\.[0-9a-f]{8}\.partial")
+_MARKER = ".adapter_bert.lock"
 # Linux constants that Python does not define.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # Errors that file systems without hard links raise.
@@ -57,19 +54,75 @@ def user_errors(failure: str = "File system error") -> Iterator[None]:
         raise errors.UserError(f"{failure}: {errors.reason(error)}.") from None
 
 
-def _temporary_name(path: str) -> str:
-    return f"{path}.{uuid.uuid4().hex[:8]}.partial"
-
-
 @contextlib.contextmanager
-def temporary_file(path: str) -> Iterator[str]:
-    """Yield a name next to `path` that no other writer uses; on exit, remove the file unless it was renamed."""
-    temporary = _temporary_name(path)
+def temporary_path(path: str) -> Iterator[str]:
+    """Yield a new path of a file or folder to be renamed to `path`; on exit, remove it unless it was renamed."""
+    if "://" in path:  # there are neither locks nor hidden folders
+        temporary = f"{path}.{uuid.uuid4().hex[:8]}.partial"
+        try:
+            yield temporary
+        finally:
+            if tf.gfile.Exists(temporary):
+                tf.gfile.Remove(temporary)
+        return
+    folder, name = os.path.split(path)
+    remove_leftovers(folder)
     try:
-        yield temporary
+        staging, lock = _create_staging(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None  # the name that the user knows
+    try:
+        yield os.path.join(staging, name)
     finally:
-        if tf.gfile.Exists(temporary):
-            tf.gfile.Remove(temporary)
+        _remove_staging(staging, lock)
+
+
+def _create_staging(folder: str) -> Tuple[str, locks.Lock]:
+    while True:
+        staging = os.path.join(folder, f".{uuid.uuid4().hex[:8]}.partial")
+        os.mkdir(staging)
+        try:
+            lock = locks.acquire(os.path.join(staging, _MARKER))
+            if lock is not None:
+                return staging, lock
+        except FileNotFoundError:
+            pass  # another process took the empty folder for a leftover
+        except OSError:
+            os.rmdir(staging)
+            raise
+
+
+def _remove_staging(staging: str, lock: locks.Lock) -> None:
+    """Remove a staging folder. The marker goes last, so that whoever finds the rest knows what it is."""
+    try:
+        for entry in os.scandir(staging):
+            if entry.name != _MARKER:
+                shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.remove(entry.path)
+    except OSError:
+        lock.release(remove=False)
+    else:
+        lock.release()
+        with contextlib.suppress(OSError):
+            os.rmdir(staging)
+
+
+def remove_leftovers(folder: str) -> None:
+    """Remove the staging folders of dead writers in a local folder."""
+    with contextlib.suppress(OSError):  # another process may remove them at the same time
+        for entry in os.scandir(folder or "."):
+            if _STAGING.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                _remove_leftover(entry.path)
+
+
+def _remove_leftover(staging: str) -> None:
+    with contextlib.suppress(OSError):
+        names = os.listdir(staging)
+        if not names:
+            os.rmdir(staging)  # killed before it created the marker; a live writer tries again
+        elif _MARKER in names:
+            lock = locks.acquire(os.path.join(staging, _MARKER), create=False)
+            if lock is not None:
+                _remove_staging(staging, lock)
 
 
 @contextlib.contextmanager
@@ -78,15 +131,27 @@ def atomic_write(path: str, replace: bool = True) -> Iterator[str]:
 
     With `replace=False`, the path must be local, and `FileExistsError` is raised if it exists, see `rename_noreplace`.
     """
-    with temporary_file(path) as temporary:
+    with temporary_path(path) as temporary:
         yield temporary
-        if "://" not in temporary:
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())  # the rename may survive a power cut that unwritten data does not
         if replace:
-            tf.gfile.Rename(temporary, path, overwrite=True)
+            rename(temporary, path)
         else:
+            _sync(temporary)
             rename_noreplace(temporary, path)
+
+
+def rename(temporary: str, path: str) -> None:
+    """Rename a complete file, replacing an older one."""
+    if "://" in temporary:
+        tf.gfile.Rename(temporary, path, overwrite=True)
+    else:
+        _sync(temporary)
+        os.replace(temporary, path)
+
+
+def _sync(path: str) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())  # the rename may survive a power cut that unwritten data does not
 
 
 def write_bytes(path: str, data: bytes, replace: bool = True) -> None:
@@ -163,7 +228,10 @@ def size(path: str) -> int:
 def make_folder(path: str) -> None:
     """Create a folder and its parents, unless it exists."""
     with user_errors(f"Cannot create the folder {path}"):
-        tf.gfile.MakeDirs(path)
+        if "://" in path:
+            tf.gfile.MakeDirs(path)
+        else:
+            os.makedirs(path, exist_ok=True)  # with the permissions of the user's umask, unlike TensorFlow
 
 
 def writable_folder(*candidates: str) -> str:
@@ -171,10 +239,10 @@ def writable_folder(*candidates: str) -> str:
     for folder in candidates[:-1]:
         try:
             make_folder(folder)
-            with temporary_file(os.path.join(folder, "probe")) as probe:
-                write_bytes(probe, b"")
+            with temporary_path(os.path.join(folder, "probe")) as probe, tf.gfile.GFile(probe, "wb") as writer:
+                writer.write(b"")
             return folder
-        except (errors.UserError, tf.errors.OpError):
+        except (errors.UserError, OSError, tf.errors.OpError):
             tf.logging.info("Cannot write to the folder %s; using another.", folder)
     make_folder(candidates[-1])
     return candidates[-1]
@@ -182,28 +250,11 @@ def writable_folder(*candidates: str) -> str:
 
 @contextlib.contextmanager
 def staging_folder(path: str) -> Iterator[str]:
-    """Yield a new local folder next to `path`, from which the block moves files; on exit, remove it and leftovers."""
-    staging = _temporary_name(path)
-    os.makedirs(staging)
-    try:
-        remove_leftovers(os.path.dirname(path), os.path.basename(path), os.stat(staging).st_mtime)
+    """Yield a new local folder to be renamed to `path`, or to move files from; on exit, remove what is left of it."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with temporary_path(path) as staging:
+        os.mkdir(staging)
         yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def remove_leftovers(folder: str, name: Optional[str], now: float) -> None:
-    """Remove temporary files of dead writers of `name`, or of any name, in a local folder.
-
-    Judge by age, because other machines may be writing to the folder; `now` is the time of a new file.
-    """
-    pattern = re.compile((".+" if name is None else re.escape(name)) + _TEMPORARY)
-    for path in (os.path.join(folder, entry) for entry in os.listdir(folder or ".") if pattern.fullmatch(entry)):
-        with contextlib.suppress(OSError):  # another process may have removed it
-            inside = [os.path.join(top, each) for top, folders, names in os.walk(path) for each in folders + names]
-            if now - max(os.lstat(each).st_mtime for each in [path, *inside]) > LEFTOVER_SECONDS:
-                remove = shutil.rmtree if os.path.isdir(path) else os.remove
-                remove(path)
 
 
 def rename_noreplace(temporary: str, final: str) -> None:
@@ -218,7 +269,7 @@ def rename_noreplace(temporary: str, final: str) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:  # includes the case that the name is taken
             raise
-    with filelock.FileLock(os.path.join(os.path.dirname(final), ".lock")):
+    with locks.held(os.path.join(os.path.dirname(final), ".lock")):
         if os.path.lexists(final):
             raise _taken(final)
         os.rename(temporary, final)
@@ -243,7 +294,7 @@ def replace_folder(temporary: str, final: str) -> None:
     if not os.path.isdir(final):
         os.rename(temporary, final)
     elif not _swap(temporary, final):
-        older = temporary[: -len("partial")] + "old"
+        older = f"{final}.{uuid.uuid4().hex[:8]}.old"
         os.rename(final, older)
         try:
             os.rename(temporary, final)

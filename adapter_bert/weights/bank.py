@@ -161,8 +161,6 @@ class Bank:
                 raise errors.UserError(
                     f"There is already a pack '{name}' in the bank {self.folder}: use another name, or --replace."
                 ) from None
-            with contextlib.suppress(FileNotFoundError):  # another process may have removed the pack
-                files.remove_leftovers(os.path.dirname(path), None, os.stat(path).st_mtime)
         return path
 
     def remove(self, name: str) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
+import shutil
+import stat
 
 import pytest
 
@@ -15,7 +18,7 @@ def test_a_write_has_a_temporary_name_until_it_is_complete(tmp_path):
     path = str(tmp_path / "a.txt")
     files.write_text(path, "old")
     with files.atomic_write(path) as temporary:
-        assert re.fullmatch(r"a\.txt\.[0-9a-f]{8}\.partial", os.path.basename(temporary))
+        assert re.fullmatch(r"\.[0-9a-f]{8}\.partial/a\.txt", os.path.relpath(temporary, tmp_path))
         with open(temporary, "w") as file:
             file.write("new")
         assert (tmp_path / "a.txt").read_text() == "old"
@@ -48,7 +51,7 @@ def test_a_name_is_taken_only_once(tmp_path, monkeypatch, has_links):
     with pytest.raises(FileExistsError):
         files.write_bytes(path, b"second", replace=False)
     assert (tmp_path / "a.txt").read_bytes() == b"first"
-    assert set(os.listdir(tmp_path)) <= {"a.txt", ".lock"}
+    assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_a_file_system_error_is_a_user_error(tmp_path):
@@ -105,20 +108,73 @@ def test_the_first_writable_folder_is_used(tmp_path):
     assert os.listdir(second) == []
 
 
-def test_a_staging_folder_is_removed_with_leftovers_of_dead_writers(tmp_path):
-    old, young, other = "out.01234567.partial", "out.89abcdef.partial", "other.01234567.partial"
-    for name in (old, young, other):
-        (tmp_path / name).mkdir()
-    os.utime(tmp_path / old, (1, 1))
-    os.utime(tmp_path / other, (1, 1))
+def test_a_staging_folder_becomes_the_folder_or_is_removed(tmp_path):
     with files.staging_folder(str(tmp_path / "out")) as staging:
         (tmp_path / "in").write_text("")
         os.rename(tmp_path / "in", os.path.join(staging, "file"))
         files.rename_folder_noreplace(staging, str(tmp_path / "out"))
-    assert sorted(os.listdir(tmp_path)) == sorted(["out", young, other])
+    assert os.listdir(tmp_path) == ["out"]
     with pytest.raises(FileExistsError), files.staging_folder(str(tmp_path / "out")) as staging:
         files.rename_folder_noreplace(staging, str(tmp_path / "out"))
     assert os.listdir(tmp_path / "out") == ["file"]
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def abandon(folder: pathlib.Path) -> str:
+    """Leave a staging folder behind, as a killed writer does; return its path."""
+    with files.staging_folder(str(folder / "out")) as staging:
+        left = os.path.dirname(staging)
+        shutil.copytree(left, str(folder / "copy"))
+    os.rename(folder / "copy", left)
+    return left
+
+
+def test_the_next_writer_removes_what_a_dead_one_left(tmp_path):
+    abandon(tmp_path)
+    (tmp_path / ".00000000.partial").mkdir()  # its writer was killed before it created the marker
+    assert len(os.listdir(tmp_path)) == 2
+    files.write_text(str(tmp_path / "a.txt"), "x")
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_the_files_of_a_living_writer_stay(tmp_path):
+    with files.atomic_write(str(tmp_path / "a.txt")) as temporary:
+        files.write_text(temporary, "slow")
+        files.write_text(str(tmp_path / "b.txt"), "fast")
+    assert (tmp_path / "a.txt").read_text() == "slow"
+
+
+def test_cleaning_neither_follows_links_nor_removes_what_a_user_made(tmp_path):
+    precious, folder = tmp_path / "precious", tmp_path / "folder"
+    for name in ("precious", "folder/.11111111.partial", "folder/x.12345678.partial"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "thesis.txt").write_text("my work")
+    left = abandon(folder)
+    os.symlink(precious, os.path.join(left, "link"))
+    os.symlink(precious, folder / "x.87654321.partial")
+    os.symlink(precious, folder / ".22222222.partial")
+    with_marker = tmp_path / "with_marker"
+    shutil.copytree(left, str(with_marker), symlinks=True)
+    os.symlink(with_marker, folder / ".33333333.partial")
+    files.write_text(str(folder / "a.txt"), "x")
+    assert not os.path.exists(left)
+    expected = {".11111111.partial", "x.12345678.partial", "x.87654321.partial", ".22222222.partial",
+                ".33333333.partial", "a.txt"}  # fmt: skip
+    assert set(os.listdir(folder)) == expected
+    for name in ("precious", "folder/.11111111.partial", "folder/x.12345678.partial"):
+        assert (tmp_path / name / "thesis.txt").read_text() == "my work"
+    assert os.listdir(with_marker)
+
+
+def test_new_files_and_folders_have_the_permissions_of_the_umask(tmp_path):
+    before = os.umask(0o002)
+    try:
+        files.make_folder(str(tmp_path / "a" / "b"))
+        files.write_text(str(tmp_path / "a" / "b" / "c.txt"), "x")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in ("a", "a/b", "a/b/c.txt")]
+    assert [oct(mode) for mode in modes] == ["0o775", "0o775", "0o664"]
 
 
 def test_the_first_names_and_the_number_of_others_are_listed():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import os
+import socket
 
 import pytest
 
@@ -23,11 +26,15 @@ def flags(tiny_bert, cola_dir, tmp_path) -> dict:
 @pytest.fixture
 def folder(flags) -> RunFolder:
     """The folder of a run that has written a pack."""
-    folder = RunFolder(flags["output_dir"])
-    folder.claim(folder.check_same_run(ClassifierSettings(**flags), FINGERPRINTS), {"base": "sha256:2", "frozen": None})
+    with RunFolder(flags["output_dir"]) as folder:
+        claim(folder, ClassifierSettings(**flags))
     with open(folder.pack_path, "w"):
         pass
     return folder
+
+
+def claim(folder: RunFolder, settings: ClassifierSettings) -> None:
+    folder.claim(folder.check_same_run(settings, FINGERPRINTS), {"base": "sha256:2", "frozen": None})
 
 
 def test_a_new_folder_contains_no_run(tmp_path):
@@ -131,3 +138,71 @@ def test_other_files_are_not_results(tmp_path, text):
     path = tmp_path / "results.json"
     path.write_text(text)
     assert_mentions(message_of(EvalResults.read, str(path)), path)
+
+
+class TestLock:
+    def test_a_second_training_is_told_who_holds_the_folder_and_since_when(self, flags):
+        settings = ClassifierSettings(**flags)
+        with RunFolder(flags["output_dir"]) as first:
+            claim(first, settings)
+            message = message_of(claim, RunFolder(flags["output_dir"]), settings)
+            today = datetime.date.today().isoformat()
+            assert_mentions(message, flags["output_dir"], f"process {os.getpid()} on {socket.gethostname()}", today)
+            assert_mentions(message, "--output_dir")
+        assert ".lock" not in os.listdir(flags["output_dir"])
+        with RunFolder(flags["output_dir"]) as next_one:
+            claim(next_one, settings)
+
+    def test_a_training_that_was_checked_before_another_one_finished_is_rejected(self, flags):
+        folder, settings = RunFolder(flags["output_dir"]), ClassifierSettings(**flags)
+        record = folder.check_same_run(settings, FINGERPRINTS)
+        with RunFolder(flags["output_dir"]) as other:
+            claim(other, dataclasses.replace(settings, seed=2))
+            with open(other.pack_path, "w"):
+                pass
+        assert_mentions(message_of(folder.claim, record, {}), flags["output_dir"], "again")
+        assert folder.read_settings()["seed"] == 2
+
+    def test_an_evaluation_needs_no_lock(self, folder, flags):
+        with RunFolder(flags["output_dir"]) as training:
+            claim(training, ClassifierSettings(**flags))
+            claim(folder, ClassifierSettings(**dict(flags, do_train=False, do_eval=True)))
+
+
+@pytest.mark.parametrize(
+    "flag, name",
+    [
+        ("train_file", "settings.json"),
+        ("train_file", "results.json"),
+        ("dev_file", "eval_results.txt"),
+        ("test_file", "mine.tsv"),
+        ("test_file", "nbest_predictions.json"),
+        ("vocab_file", "checkpoint"),
+        ("bert_config_file", "training.json"),
+        ("init_checkpoint", "model.ckpt-20"),
+        ("adapter_pack", "adapter_pack.safetensors"),
+    ],
+)
+def test_a_run_never_overwrites_its_inputs(flags, tmp_path, flag, name):
+    own = tmp_path / "out"
+    own.mkdir()
+    (own / (name + ".index" if flag == "init_checkpoint" else name)).write_text("precious")
+    os.symlink(own, tmp_path / "link")
+    settings = ClassifierSettings(**dict(flags, **{flag: str(tmp_path / "link" / name)}))
+    message = message_of(RunFolder(flags["output_dir"]).check_outputs, settings, "mine.tsv")
+    assert_mentions(message, f"--{flag}={tmp_path}/link/{name}", "--output_dir")
+    elsewhere = dataclasses.replace(settings, output_dir=str(tmp_path / "other"))
+    RunFolder(str(elsewhere.output_dir)).check_outputs(elsewhere, "mine.tsv")
+
+
+@pytest.mark.parametrize("name", ["settings.json", "results.json"])
+def test_files_that_no_run_has_written_are_not_replaced(flags, tmp_path, name):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text('{"text": "my data"}')
+    message = message_of(RunFolder(flags["output_dir"]).check_outputs, ClassifierSettings(**flags))
+    assert_mentions(message, tmp_path / "out" / name)
+
+
+def test_a_continued_run_may_name_its_own_weights(folder, flags):
+    own = {"init_checkpoint": folder.path, "adapter_pack": folder.pack_path}
+    folder.check_outputs(ClassifierSettings(**dict(flags, **own)))
