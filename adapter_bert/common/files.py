@@ -26,7 +26,7 @@ import re
 import shutil
 import stat
 import uuid
-from typing import Any, Iterator, Mapping, Tuple
+from typing import Any, Iterator, Mapping, Optional, Tuple
 
 from adapter_bert.common import errors, locks
 from adapter_bert.common.lazy_tensorflow import tf
