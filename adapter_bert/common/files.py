@@ -231,7 +231,10 @@ def make_folder(path: str) -> None:
         if "://" in path:
             tf.gfile.MakeDirs(path)
         else:
-            os.makedirs(path, exist_ok=True)  # with the permissions of the user's umask, unlike TensorFlow
+            try:
+                os.makedirs(path, exist_ok=True)  # with the permissions of the user's umask, unlike TensorFlow
+            except FileExistsError:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
 
 
 def writable_folder(*candidates: str) -> str:
@@ -251,7 +254,7 @@ def writable_folder(*candidates: str) -> str:
 @contextlib.contextmanager
 def staging_folder(path: str) -> Iterator[str]:
     """Yield a new local folder to be renamed to `path`, or to move files from; on exit, remove what is left of it."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    make_folder(os.path.dirname(path) or ".")
     with temporary_path(path) as staging:
         os.mkdir(staging)
         yield staging

@@ -57,7 +57,8 @@ def test_a_name_is_taken_only_once(tmp_path, monkeypatch, has_links):
 def test_a_file_system_error_is_a_user_error(tmp_path):
     assert_mentions(message_of(files.write_text, str(tmp_path / "no" / "a.txt"), "x"), "File system error", "a.txt")
     (tmp_path / "file").write_text("")
-    assert_mentions(message_of(files.make_folder, str(tmp_path / "file" / "b")), tmp_path / "file" / "b")
+    for blocked in (tmp_path / "file", tmp_path / "file" / "b"):
+        assert_mentions(message_of(files.make_folder, str(blocked)), blocked)
 
 
 def make_fifo(path):
