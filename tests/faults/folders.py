@@ -23,8 +23,9 @@ Content = Dict[str, str]
 # Paths of temporary files: ours, and those of TensorFlow's checkpoints.
 TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.(partial|old)\b|\.tempstate\d*|_temp(_[0-9a-f]+)?(/|$)|checkpoint\.tmp")
 _EVENTS = re.compile(r"events\.out\.tfevents\.[^/]*$")
-# Keys of JSON files that hold dates and times.
-_TIMES = re.compile(r"created|date|seconds|time|per_second|versions|started|elapsed")
+# Keys of JSON files, and tags of summaries, that hold dates and times, or depend on them (the checksum of a pack), or
+# count the steps that were computed, including those lost in a kill.
+_TIMES = re.compile(r"created|date|second|time|/sec|checksum|^steps$|^steps_computed$|^examples$")
 
 
 def _without_times(value: Any) -> Any:
@@ -101,7 +102,7 @@ def all_events(folder: str) -> Dict[str, Dict[str, Dict[int, float]]]:
             tags = found.setdefault(os.path.relpath(top, folder), {})
             for event in _read_events(os.path.join(top, name)):
                 for value in event.summary.value:
-                    if not _TIMES.search(value.tag) and "/sec" not in value.tag:
+                    if not _TIMES.search(value.tag):
                         tags.setdefault(value.tag, {})[event.step] = value.simple_value
     return found
 
