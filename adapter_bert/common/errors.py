@@ -15,6 +15,9 @@ from typing import Callable, Iterable
 # Exit code of a program that was stopped by Ctrl-C.
 INTERRUPTED = 130
 
+# Names from damaged or hostile files can be many and long: these are compared, listed, and shown of each.
+_COMPARED_NAMES, _LISTED_NAMES, _NAME_LENGTH = 1000, 50, 255
+
 
 class UserError(ValueError):
     """Wrong input. The text says what was found, where, what was expected and what to do."""
@@ -28,16 +31,17 @@ def unknown(kind: str, name: object, available: Iterable[str]) -> UserError:
     """Return an error that lists the available names and suggests a similar one; `kind` is e.g. `task`."""
     names = list(available)
     by_folded_name = {option.lower(): option for option in names}
-    near = difflib.get_close_matches(str(name).lower(), list(by_folded_name), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), list(by_folded_name)[:_COMPARED_NAMES], n=1, cutoff=0.5)
     hint = f" Did you mean '{by_folded_name[near[0]]}'?" if near else ""
-    return UserError("Unknown {} '{}'.{} Available: {}.".format(kind, name, hint, ", ".join(names)))
+    return UserError(f"Unknown {kind} '{name}'.{hint} Available: {first_names(names, _LISTED_NAMES)}.")
 
 
 def first_names(names: Iterable[object], limit: int = 5) -> str:
     """Return the first names and the number of others, e.g. `a, b and 3 more`; `nothing` if there are none."""
     texts = [str(name) for name in names]
+    shown = [text if len(text) <= _NAME_LENGTH else text[: _NAME_LENGTH - 1] + "…" for text in texts[:limit]]
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
-    return (", ".join(texts[:limit]) or "nothing") + more
+    return (", ".join(shown) or "nothing") + more
 
 
 def check_int(name: str, value: object, minimum: int = 1) -> None:
