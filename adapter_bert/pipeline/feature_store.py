@@ -6,7 +6,6 @@ creates them. Files are renamed when complete, so several processes may build th
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -18,6 +17,7 @@ from types import ModuleType
 from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
+from google.protobuf import message
 
 import tokenization
 from adapter_bert.common import errors, files
@@ -93,16 +93,25 @@ def damage_errors(paths: Iterable[str]) -> Iterator[None]:
     """Raise a `UserError` that names the damaged file if TensorFlow finds one while the block reads these files."""
     try:
         yield
-    except tf.errors.DataLossError as error:
-        for path in paths:
-            try:
-                collections.deque(tf.python_io.tf_record_iterator(path), maxlen=0)
-            except tf.errors.DataLossError:
-                raise errors.UserError(
-                    f"The feature file {path} is damaged ({errors.reason(error)}). Delete it and run again: it will be "
-                    "rebuilt."
-                ) from None
-        raise
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        damaged = next((path for path in paths if not _is_intact(path)), None)
+        if damaged is None:
+            raise
+        raise errors.UserError(
+            f"The feature file {damaged} is damaged ({errors.reason(error)}). Delete it and run again: it will be "
+            "rebuilt."
+        ) from None
+
+
+def _is_intact(path: str) -> bool:
+    """Return whether all records of a file have their checksums and contain features."""
+    try:
+        for record in tf.python_io.tf_record_iterator(path):
+            if "input_ids" not in tf.train.Example.FromString(record).features.feature:
+                return False
+    except (tf.errors.DataLossError, message.DecodeError):
+        return False
+    return True
 
 
 def _find(stem: str) -> Optional[List[str]]:

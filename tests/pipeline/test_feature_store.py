@@ -152,6 +152,20 @@ def test_a_damaged_file_is_built_again_or_named(make, small_shards, log, how):
     assert ids(paths) == whole
 
 
+@pytest.mark.parametrize("record", [b"no example", tfrecords.serialize({"other": [1]})])
+def test_a_record_that_contains_no_features_is_named(make, record):
+    paths = make()
+    with tf.python_io.TFRecordWriter(paths[0]) as writer:
+        writer.write(record)
+    input_fn = file_based_input_fn_builder(paths, 12, is_training=False, drop_remainder=False)
+
+    def read():
+        with feature_store.damage_errors(paths):
+            run_batches(input_fn, 32)
+
+    assert_mentions(message_of(read), paths[0], "damaged", "Delete it")
+
+
 BUILDER = """
 import run_classifier
 import tokenization
