@@ -34,7 +34,7 @@ from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.bank import BASE, Bank, PackSummary
-from adapter_bert.weights.exchange import ImportedTask, adapterhub, google_checkpoints, huggingface
+from adapter_bert.weights.exchange import ImportedTask, adapterhub, google_checkpoints, huggingface, outputs
 from adapter_bert.weights.run_folder import RunFolder
 
 FORMATS = ("pack", "adapterhub", "checkpoint")
@@ -45,7 +45,7 @@ ALIGNMENT = ("left", "left", "left", "right", "right", "left", "right", "left")
 
 def create(args: argparse.Namespace) -> None:
     """Create a bank in a new folder, with a copy of a base."""
-    folder = Bank.check_absent(args.bank)
+    folder = Bank.check_absent(args.bank, args.base)
     is_hugging_face = os.path.isfile(os.path.join(args.base, huggingface.HF_CONFIG))
     if os.path.isfile(os.path.join(args.base, bases.CONFIG_NAME)) or not is_hugging_face:
         bank = Bank.create(folder, bases.Base.find(args.base))
@@ -199,12 +199,12 @@ def verify(bank: Bank, args: argparse.Namespace) -> None:
 
 def export(bank: Bank, args: argparse.Namespace) -> None:
     """Write a pack for other programs."""
+    outputs.check_place(args.output, bank.folder, bank.base.folder, os.path.dirname(bank.path(args.name)))
     if args.format == "pack":
         path = args.output
         if not packs.is_pack(path):
             path = os.path.join(path, args.name + packs.ENDING)
-        if not args.overwrite:
-            files.check_absent(path)
+        outputs.check_pack(path, args.overwrite)
         pack = bank.read(args.name)
         files.make_folder(os.path.dirname(path) or ".")
         packs.write(path, pack)
@@ -213,8 +213,6 @@ def export(bank: Bank, args: argparse.Namespace) -> None:
         adapterhub.export(bank.read(args.name), bank.base, args.output, args.overwrite)
         print(f"Wrote {args.output}: an adapter for AdapterHub; its README.md shows how to load it.")
     else:
-        if not args.output:
-            raise errors.UserError("--output is empty; expected a prefix, e.g. exports/cola/model.ckpt.")
         is_folder = os.path.isdir(args.output) or args.output.endswith("/")
         prefix = os.path.join(args.output, "model.ckpt") if is_folder else args.output
         count = google_checkpoints.export(bank.read(args.name), bank.tensors(), prefix, args.overwrite)

@@ -22,6 +22,7 @@ import errno
 import json
 import math
 import os
+import pathlib
 import re
 import shutil
 import stat
@@ -217,6 +218,18 @@ def check_absent(path: str, flag: str = "--output") -> None:
     """Raise a `UserError` if the path, which `flag` sets, exists. The script must also have the flag `--overwrite`."""
     if tf.gfile.Exists(path):
         raise errors.UserError(f"{path} already exists; choose another {flag}, or add --overwrite to replace it.")
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Return whether a local path is a folder or in it, also through links and mounts. Neither need exist."""
+    existing = filter(os.path.exists, and_parents(path))
+    return os.path.exists(folder) and any(os.path.samefile(each, folder) for each in existing)
+
+
+def and_parents(path: str) -> Iterator[str]:
+    """Yield the real path of a local file or folder and of all folders that it is in."""
+    real = pathlib.Path(os.path.realpath(path))
+    return map(str, (real, *real.parents))
 
 
 def size(path: str) -> int:

@@ -51,7 +51,7 @@ class Bank:
     @classmethod
     def create(cls, folder: str, base: bases.Base) -> Bank:
         """Create an empty bank with a copy of a base, atomically; the folder must be empty or not exist."""
-        folder = cls.check_absent(folder)
+        folder = cls.check_absent(folder, base.folder)
         with files.user_errors(), files.staging_folder(folder) as staging:
             manifest = _describe(base)
             os.mkdir(os.path.join(staging, BASE_FOLDER))
@@ -68,9 +68,16 @@ class Bank:
         return cls(folder, manifest)
 
     @staticmethod
-    def check_absent(folder: str) -> str:
-        """Return the full path of a folder for a new bank; raise a `UserError` if it is not empty."""
+    def check_absent(folder: str, base: str) -> str:
+        """Return the full path of a folder for a new bank with the base in a folder.
+
+        Raises:
+          UserError: the folder is not empty, or it is in another bank or in the folder of the base.
+        """
         folder = _local(folder)
+        outer = base if files.is_inside(folder, base) else containing(os.path.dirname(folder))
+        if outer:
+            raise errors.UserError(f"The new bank {folder} would be inside {outer}; choose another folder.")
         if os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
             raise _folder_exists(folder)
         return folder
@@ -152,7 +159,7 @@ class Bank:
         check_name(name)
         packs.check(pack, f"The pack to be added as '{name}'")
         self.check(pack, f"to be added as '{name}'")
-        path = self._file(name)
+        path = self._writable_file(name)
         files.make_folder(os.path.dirname(path))
         with files.user_errors():
             try:
@@ -165,7 +172,8 @@ class Bank:
 
     def remove(self, name: str) -> str:
         """Remove a pack, even a damaged one; return the path of its file."""
-        path = self.path(name)
+        self.path(name)  # checks that it exists
+        path = self._writable_file(name)
         with files.user_errors():
             os.remove(path)
         return path
@@ -202,6 +210,23 @@ class Bank:
 
     def _file(self, name: str) -> str:
         return os.path.join(self.folder, PACKS_FOLDER, name + packs.ENDING)
+
+    def _writable_file(self, name: str) -> str:
+        folder = os.path.join(self.folder, PACKS_FOLDER)
+        if os.path.islink(folder):
+            raise errors.UserError(
+                f"{folder} is a symbolic link to {os.path.realpath(folder)}. Packs are added and removed only in a "
+                "folder of the bank itself: move the packs there."
+            )
+        return self._file(name)
+
+
+def containing(path: str) -> Optional[str]:
+    """Return the folder of the bank that a local path, which need not exist, is in; None if it is in none."""
+    for folder in files.and_parents(path):
+        if all(os.path.exists(os.path.join(folder, name)) for name in (FILE_NAME, BASE_FOLDER)):
+            return folder
+    return None
 
 
 def check_name(name: str) -> None:
@@ -249,6 +274,6 @@ def _folder_exists(folder: str) -> errors.UserError:
 
 
 def _local(folder: str) -> str:
-    if "://" in folder:
-        raise errors.UserError(f"A bank must be a local folder; found {folder}.")
+    if not folder or "://" in folder:
+        raise errors.UserError(f"A bank must be a local folder; found {folder!r}.")
     return os.path.abspath(folder)

@@ -126,16 +126,24 @@ def read_step(prefix: str) -> int:
         return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
 
 
-def write(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Write a checkpoint without a graph and without a `checkpoint` file. Copies the tensors in memory."""
+def write(tensors: Mapping[str, np.ndarray], prefix: str, num_shards: int = 1) -> None:
+    """Write a checkpoint without a graph and without a `checkpoint` file. Copies the tensors in memory.
+
+    `num_shards` is the number of data files, each with a part of the tensors.
+    """
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         feeds = {name: tf.placeholder(value.dtype, value.shape) for name, value in tensors.items()}
         variables = {name: tf.get_variable(name, initializer=feed, use_resource=True) for name, feed in feeds.items()}
-        saver = tf.train.Saver(variables)
+        parts = [prefix] if num_shards == 1 else [f"{prefix}.{number}" for number in range(num_shards)]
+        savers = [tf.train.Saver(dict(list(variables.items())[first::num_shards])) for first in range(num_shards)]
         with tf.Session(graph=graph, config=tf.ConfigProto(device_count={"GPU": 0})) as session:
             for name, value in tensors.items():
                 session.run(variables[name].initializer, {feeds[name]: value})
-            saver.save(session, prefix, write_meta_graph=False, write_state=False)
+            for part, saver in zip(parts, savers):
+                saver.save(session, part, write_meta_graph=False, write_state=False)
+            if num_shards > 1:
+                options = {"destination_prefix": prefix, "delete_old_dirs": False}
+                session.run(tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, **options))
 
 
 def optimizer_prefix(prefix: str) -> str:

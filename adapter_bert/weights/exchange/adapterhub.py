@@ -21,7 +21,7 @@ import numpy as np
 from adapter_bert.common import errors, files
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
-from adapter_bert.weights.exchange import ImportedTask, tensors
+from adapter_bert.weights.exchange import ImportedTask, outputs, tensors
 from adapter_bert.weights.exchange import adapterhub_configs as configs
 from adapter_bert.weights.exchange.tensors import TensorRow
 from adapter_layers import AdapterConfig
@@ -81,7 +81,7 @@ answer. This code truncates a text that is longer than a sequence; to search all
 def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = False) -> None:
     """Write a pack, which was trained on this base, as a folder of `FILES` for AdapterHub's `load_adapter`."""
     config = pack.config
-    tensors.check_output(folder, FILES, overwrite, allow_others=False)
+    output = outputs.OutputFolder(folder, FILES, overwrite, base.folder)
     adapter = _check_exportable(config)
     packs.check(pack, "The pack to export")
     packs.check_base(pack, config.task, base.digests, base.folder)
@@ -89,7 +89,7 @@ def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = Fa
     name = adapter_name(config.task)
     described = configs.describe_adapter(config, adapter, name)
     described.update(base_fingerprint=config.base, layer_norms=LAYER_NORMS)  # for `read`; AdapterHub ignores them
-    with tensors.replaced_folder(folder) as staging:
+    with output.replaced() as staging:
         files.write_json(os.path.join(staging, configs.CONFIG), described)
         files.write_json(os.path.join(staging, configs.HEAD_CONFIG), configs.describe_head(config, name))
         files.write_text(os.path.join(staging, README), _readme(config, adapter.size))

@@ -7,18 +7,18 @@ shapes show which adapters it has and whether its head is for SQuAD. The caller 
 from __future__ import annotations
 
 import dataclasses
-import glob
+import itertools
 import os
 import re
-from typing import Mapping, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from adapter_bert import tasks
-from adapter_bert.common import errors
+from adapter_bert.common import errors, files
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
-from adapter_bert.weights.exchange import ImportedTask, tensors
+from adapter_bert.weights.exchange import ImportedTask, outputs
 from adapter_layers import AdapterConfig
 
 # Standard deviation of initial weights in Google's released code; 1e-2 in the paper.
@@ -115,11 +115,56 @@ def _check_variables(prefix: str, shapes: parameters.Shapes, config: packs.PackC
 
 
 def export(pack: packs.Pack, base: Mapping[str, np.ndarray], prefix: str, overwrite: bool = False) -> int:
-    """Write the weights of base and pack as one checkpoint, with `global_step`; return the number of variables."""
-    folder, name = os.path.split(prefix)
-    folder, patterns = folder or ".", [glob.escape(name) + ending for ending in (".index", ".data-*")]
-    tensors.check_output(folder, patterns, overwrite)
+    """Write the weights of base and pack as one checkpoint, with `global_step`; return the number of variables.
+
+    A checkpoint that is replaced may be next to other files. The new one gets another number of data files, so that its
+    names differ: whenever the process is killed, the index, which is renamed in one step, belongs to complete data.
+    """
+    older = _check_output(prefix, overwrite)
+    num_shards = next(n for n in itertools.count(1) if not any(path.endswith(f"-of-{n:05d}") for path in older))
     values = dict(base, **pack.tensors, global_step=np.array(pack.config.step, np.int64))
-    with tensors.replaced_files(folder, patterns, f"{name}.index") as staging:
-        checkpoints.write(values, os.path.join(staging, name))
+    with files.user_errors(f"Cannot write {prefix}"), files.staging_folder(prefix) as staging:
+        written = os.path.join(staging, os.path.basename(prefix))
+        checkpoints.write(values, written, num_shards)
+        _move(checkpoints.files_of(written), checkpoints.folder_of(prefix))
+        for path in older:
+            if not path.endswith(".index"):
+                os.remove(path)
     return len(values)
+
+
+def _move(paths: Sequence[str], folder: str) -> None:
+    """Move a checkpoint, whose index comes first in `paths`, to a folder. Only an older index may be there."""
+    index, *data = [(path, os.path.join(folder, os.path.basename(path))) for path in paths]
+    moved = []
+    try:
+        for temporary, final in data:
+            files.rename_noreplace(temporary, final)
+            moved.append(final)
+        os.replace(*index)
+    except OSError as error:
+        for path in moved:
+            os.remove(path)
+        if isinstance(error, FileExistsError):
+            raise errors.UserError(f"Another process has just written {error.filename2}.") from None
+        raise
+
+
+def _check_output(prefix: str, overwrite: bool) -> List[str]:
+    """Return the files of the checkpoint that an export replaces; raise a `UserError` if it may not be replaced."""
+    if "://" in prefix:
+        raise errors.UserError(f"{prefix} is not local: write to a local folder, then copy the files.")
+    outputs.check_file(prefix)
+    older = checkpoints.files_of(prefix)
+    if older and not overwrite:
+        raise errors.UserError(f"{older[0]} already exists; choose another --output, or add --overwrite.")
+    with outputs.replaces_only("exported checkpoints"):
+        for path in older:
+            if path.endswith(".meta") or not os.path.isfile(path):
+                raise errors.UserError(f"{path} was not exported.")
+        if older and older[0].endswith(".index"):
+            shapes = checkpoints.read_shapes(prefix)
+            _find_head(prefix, shapes)
+            if any(map(_SLOT.search, shapes)) or not {"bert/embeddings/word_embeddings", "global_step"} <= set(shapes):
+                raise errors.UserError(f"The checkpoint {prefix} was written by a training.")
+    return older

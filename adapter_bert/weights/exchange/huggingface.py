@@ -17,11 +17,11 @@ from adapter_bert.common import errors, files, json_files
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints
 from adapter_bert.weights.bases import CHECKPOINT_NAME, CONFIG_NAME, SIZES, VOCAB_NAME
-from adapter_bert.weights.exchange import tensors
+from adapter_bert.weights.exchange import outputs, tensors
 
 HF_CONFIG, HF_WEIGHTS, HF_TOKENIZER = "config.json", "model.safetensors", "tokenizer_config.json"
 HF_FAST_TOKENIZER = "tokenizer.json"
-GOOGLE_FILES = (CONFIG_NAME, VOCAB_NAME, f"{CHECKPOINT_NAME}*")
+GOOGLE_FILES = (CONFIG_NAME, VOCAB_NAME, f"{CHECKPOINT_NAME}.index", f"{CHECKPOINT_NAME}.data-00000-of-00001")
 HF_FILES = (HF_CONFIG, HF_WEIGHTS, HF_TOKENIZER, VOCAB_NAME)
 
 # Theirs -> ours. Hugging Face's "gelu" is the exact one, Google's "gelu" the tanh approximation. If two of their names
@@ -97,11 +97,11 @@ def hf_config(config: modeling.BertConfig, path: str) -> Dict[str, Any]:
 def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion:
     """Convert a local folder with `config.json`, safetensors weights and `vocab.txt` or `tokenizer.json`.
 
-    The files appear in `output_dir`, which may contain others, once all are complete.
+    The folder `output_dir` appears, or replaces an earlier conversion, once it is complete.
     """
     if not os.path.isdir(hf_dir):
         raise errors.UserError(f"There is no folder {hf_dir}; expected a downloaded Hugging Face model.")
-    tensors.check_output(output_dir, GOOGLE_FILES, overwrite)
+    output = outputs.OutputFolder(output_dir, GOOGLE_FILES, overwrite, hf_dir)
     config_path = os.path.join(hf_dir, HF_CONFIG)
     config = google_config(json_files.read_object(config_path, _ADVICE), config_path)
     sources, vocabulary = _weight_files(hf_dir), _read_vocabulary(hf_dir)
@@ -116,7 +116,7 @@ def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion
     values, skipped = tensors.load(rows if has_pooler else rows[:-2], stored, hf_dir, HF_CONFIG, _may_skip)
     if not has_pooler:
         values.update(_draw_pooler(rows[-2:], config.initializer_range))
-    with tensors.replaced_files(output_dir, GOOGLE_FILES, f"{CHECKPOINT_NAME}.index") as staging:
+    with output.replaced() as staging:
         files.write_json(os.path.join(staging, CONFIG_NAME), config.to_dict())
         files.write_text(os.path.join(staging, VOCAB_NAME), "\n".join(vocabulary) + "\n")
         checkpoints.write(values, os.path.join(staging, CHECKPOINT_NAME))
@@ -203,7 +203,7 @@ def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: b
             f"{base.folder} uses SentencePiece ({os.path.basename(base.tokenizer_file)}); expected a {VOCAB_NAME}: "
             "Hugging Face's BERT supports only WordPiece."
         )
-    tensors.check_output(hf_dir, HF_FILES, overwrite, allow_others=False)
+    output = outputs.OutputFolder(hf_dir, HF_FILES, overwrite, base.folder)
     config = base.config
     described = hf_config(config, base.config_file)
     vocabulary = _read_lines(base.tokenizer_file)
@@ -226,7 +226,7 @@ def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: b
         "do_lower_case": do_lower_case,
         "model_max_length": config.max_position_embeddings,
     }
-    with tensors.replaced_folder(hf_dir) as staging:
+    with output.replaced() as staging:
         files.write_json(os.path.join(staging, HF_CONFIG), described)
         files.write_json(os.path.join(staging, HF_TOKENIZER), tokenizer)
         files.write_text(os.path.join(staging, VOCAB_NAME), "\n".join(vocabulary) + "\n")

@@ -5,11 +5,10 @@ Only safetensors files are read: a pickle can run code.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import json
 import os
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import safetensors
@@ -187,52 +186,3 @@ def matching(folder: str, patterns: Sequence[str]) -> List[str]:
     """Return the names in a folder that match one of the patterns; nothing if there is no folder."""
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
-
-
-def check_output(folder: str, patterns: Sequence[str], overwrite: bool, allow_others: bool = True) -> None:
-    """Raise a `UserError` unless files that match the patterns can be written to a folder, which need not exist.
-
-    `overwrite` says whether they may exist, `allow_others` whether other files may: a library might load those too.
-    """
-    if "://" in folder:
-        raise errors.UserError(f"{folder} is not a local folder: write to a local one, then copy it.")
-    existing = matching(folder, patterns)
-    others = sorted(set(matching(folder, ["*"])) - set(existing))
-    if others and not allow_others:
-        raise errors.UserError(f"{folder} contains other files: {errors.first_names(others)}; choose another folder.")
-    if existing and not overwrite:
-        raise errors.UserError(
-            f"{folder} already contains {errors.first_names(existing)}; choose another folder, or add --overwrite."
-        )
-
-
-@contextlib.contextmanager
-def replaced_folder(folder: str) -> Iterator[str]:
-    """Yield an empty folder, which takes the place of `folder` if the block succeeds, see `files.replace_folder`."""
-    folder = os.path.realpath(folder)
-    with files.user_errors(f"Cannot write to {folder}"), files.staging_folder(folder) as staging:
-        yield staging
-        files.replace_folder(staging, folder)
-
-
-@contextlib.contextmanager
-def replaced_files(folder: str, patterns: Sequence[str], key: str) -> Iterator[str]:
-    """Yield an empty folder; if the block succeeds, its files replace those in `folder` that match the patterns.
-
-    For folders that may contain other files. Nothing can be loaded without the file `key`. It is removed first and
-    written last, so a killed process never leaves a loadable mixture of old and new files.
-    """
-    folder = os.path.realpath(folder)
-    is_new = not os.path.isdir(folder)
-    try:
-        staging_name = os.path.join(folder, ".exchange")
-        with files.user_errors(f"Cannot write to {folder}"), files.staging_folder(staging_name) as staging:
-            yield staging
-            for name in sorted(matching(folder, patterns), key=lambda name: name != key):
-                os.remove(os.path.join(folder, name))
-            for name in sorted(os.listdir(staging), key=lambda name: name == key):
-                os.replace(os.path.join(staging, name), os.path.join(folder, name))
-    finally:
-        if is_new:
-            with contextlib.suppress(OSError):  # fails if writing succeeded: the folder is not empty
-                os.rmdir(folder)
