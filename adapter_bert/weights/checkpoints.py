@@ -134,16 +134,15 @@ def write(tensors: Mapping[str, np.ndarray], prefix: str, num_shards: int = 1) -
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         feeds = {name: tf.placeholder(value.dtype, value.shape) for name, value in tensors.items()}
         variables = {name: tf.get_variable(name, initializer=feed, use_resource=True) for name, feed in feeds.items()}
-        parts = [prefix] if num_shards == 1 else [f"{prefix}.{number}" for number in range(num_shards)]
-        savers = [tf.train.Saver(dict(list(variables.items())[first::num_shards])) for first in range(num_shards)]
+        parts = [f"{prefix}.{number}" for number in range(num_shards)]
+        savers = [tf.train.Saver(dict(list(variables.items())[number::num_shards])) for number in range(num_shards)]
         with tf.Session(graph=graph, config=tf.ConfigProto(device_count={"GPU": 0})) as session:
             for name, value in tensors.items():
                 session.run(variables[name].initializer, {feeds[name]: value})
             for part, saver in zip(parts, savers):
                 saver.save(session, part, write_meta_graph=False, write_state=False)
-            if num_shards > 1:
-                options = {"destination_prefix": prefix, "delete_old_dirs": False}
-                session.run(tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, **options))
+            options = {"destination_prefix": prefix, "delete_old_dirs": False}
+            session.run(tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, **options))
 
 
 def optimizer_prefix(prefix: str) -> str:

@@ -7,11 +7,13 @@ import pathlib
 import re
 import shutil
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from adapter_bert.common import errors, files
-from tests.helpers import assert_mentions, message_of
+from tests.helpers import ROOT, assert_mentions, message_of
 
 
 def test_a_write_has_a_temporary_name_until_it_is_complete(tmp_path):
@@ -99,6 +101,35 @@ def test_an_existing_output_is_an_error_that_names_the_flags(tmp_path):
     files.check_absent(str(path), "--dev_out")
     path.write_text("")
     assert_mentions(message_of(files.check_absent, str(path), "--dev_out"), path, "--dev_out", "--overwrite")
+
+
+def test_a_path_is_inside_a_folder_however_it_is_spelled(tmp_path, monkeypatch):
+    (tmp_path / "bank" / "base").mkdir(parents=True)
+    (tmp_path / "bank2").mkdir()
+    os.symlink("bank/base", str(tmp_path / "link"))
+    monkeypatch.chdir(tmp_path / "bank2")
+    bank = str(tmp_path / "bank")
+    for path in (bank, f"{bank}/", "../bank/new/deep", "../link", "../link/new", f"{tmp_path}/bank2/../bank/base/x"):
+        assert files.is_inside(path, bank)
+        assert files.is_inside(path, "../link/..")
+    for path in (".", "..", "../bank2/new", "../other", "/"):
+        assert not files.is_inside(path, bank)
+    assert not files.is_inside("x", "missing")
+
+
+def test_a_mounted_folder_is_the_same_folder(tmp_path):
+    for name in ("bank", "mounted"):
+        (tmp_path / name).mkdir()
+    bank, mounted = str(tmp_path / "bank"), str(tmp_path / "mounted")
+    code = f"from adapter_bert.common import files; print(files.is_inside({mounted + '/new'!r}, {bank!r}))"
+    script = 'mount --bind "$1" "$2" && exec "$3" -c "$4"'
+    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh", bank, mounted, sys.executable, code]
+    if not shutil.which("unshare"):
+        pytest.skip("there is no command unshare")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"folders cannot be mounted here: {done.stderr}")
+    assert done.stdout == "True\n"
 
 
 def test_the_first_writable_folder_is_used(tmp_path):

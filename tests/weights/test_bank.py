@@ -68,6 +68,19 @@ def test_a_bank_is_created_only_in_a_new_or_empty_folder(base, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["empty", "taken"]
 
 
+def test_a_bank_is_not_created_inside_its_base_or_another_bank(bank, base, tmp_path):
+    shutil.copytree(base.folder, str(tmp_path / "base"))
+    os.symlink(str(tmp_path / "base"), str(tmp_path / "link"))
+    own = bases.Base.find(str(tmp_path / "base"))
+    for folder in ("base", "base/new", "link/new"):
+        assert_mentions(message_of(Bank.create, str(tmp_path / folder), own), "inside", own.folder)
+    for folder in ("new", "packs/new", "base/new"):
+        assert_mentions(message_of(Bank.create, os.path.join(bank.folder, folder), base), "inside", bank.folder)
+    assert "''" in message_of(Bank.create, "", base)
+    assert sorted(os.listdir(bank.folder)) == ["bank.json", "base", "packs"]
+    assert sorted(os.listdir(tmp_path)) == ["bank", "base", "link"]
+
+
 def test_a_bank_of_an_invalid_base_is_not_created(base, tmp_path):
     broken = str(tmp_path / "base")
     shutil.copytree(base.folder, broken)
@@ -207,6 +220,40 @@ def test_a_damaged_pack_is_not_read_but_can_be_removed(bank):
     assert "damaged" in message_of(bank.read, "cola")
     assert bank.remove("cola") == os.path.join(bank.folder, "packs", "cola.safetensors")
     assert bank.names() == [] and bank.summaries() == []
+
+
+@pytest.mark.parametrize("name", ["../base/cola", "../../cola", "/etc/cola", "./cola", "cola.safetensors", ""])
+def test_only_packs_of_the_bank_are_removed(bank, tmp_path, name):
+    for path in (tmp_path / "cola.safetensors", tmp_path / "bank" / "base" / "cola.safetensors"):
+        path.write_text("mine")
+    bank.add(make_pack(bank.base), "cola")
+    assert repr(name) in message_of(bank.remove, name)
+    assert bank.names() == ["cola"] and (tmp_path / "cola.safetensors").exists()
+    assert (tmp_path / "bank" / "base" / "cola.safetensors").exists()
+
+
+def test_a_linked_pack_is_removed_or_replaced_but_not_its_target(bank, tmp_path):
+    bank.add(make_pack(bank.base, 1), "cola")
+    target = tmp_path / "mine.safetensors"
+    os.rename(bank.path("cola"), str(target))
+    before = target.read_bytes()
+    for change in (bank.remove, lambda name: bank.add(make_pack(bank.base, 2), name, replace=True)):
+        os.symlink(str(target), os.path.join(bank.folder, "packs", "cola.safetensors"))
+        assert bank.read("cola").config.seed == 1
+        change("cola")
+        assert target.read_bytes() == before
+    assert bank.read("cola").config.seed == 2
+
+
+def test_packs_are_not_added_or_removed_through_a_linked_folder(bank, tmp_path):
+    bank.add(make_pack(bank.base, 1), "cola")
+    os.rename(os.path.join(bank.folder, "packs"), str(tmp_path / "mine"))
+    os.symlink(str(tmp_path / "mine"), os.path.join(bank.folder, "packs"))
+    before = (tmp_path / "mine" / "cola.safetensors").read_bytes()
+    for change in (bank.remove, lambda name: bank.add(make_pack(bank.base, 2), name, replace=True)):
+        assert_mentions(message_of(change, "cola"), os.path.join(bank.folder, "packs"), tmp_path / "mine")
+    assert (tmp_path / "mine" / "cola.safetensors").read_bytes() == before
+    assert bank.read("cola").config.seed == 1
 
 
 def test_verify_finds_a_changed_or_damaged_base(bank):

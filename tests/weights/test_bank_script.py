@@ -190,29 +190,39 @@ def test_a_checkpoint_of_base_and_pack_is_exported_and_imported(bank, here, tmp_
     assert "2 classes" in failure(*take, "--name=x", "--task_name=MNLI")
 
 
-def test_an_exported_checkpoint_is_replaced_only_on_request_and_never_mixed(bank, here, tmp_path, capsys, monkeypatch):
+def test_an_exported_checkpoint_is_replaced_only_on_request_and_not_by_half(bank, here, tmp_path, capsys, monkeypatch):
     prefix = str(tmp_path / "model.ckpt")
     first, second = make_pack(bank.base, 1), make_pack(bank.base, 2)
     bank.add(first, "first")
     bank.add(second, "second")
     again = ["export", here, "second", "--format=checkpoint", f"--output={prefix}"]
 
-    def found() -> np.ndarray:
-        return checkpoints.read_tensors(prefix, ["output_bias"])["output_bias"]
+    def assert_holds(pack: packs.Pack) -> None:
+        found = checkpoints.read_tensors(prefix, ["output_bias"])["output_bias"]
+        np.testing.assert_array_equal(found, pack.tensors["output_bias"])
+        assert len(os.listdir(tmp_path)) == 1 + len(checkpoints.files_of(prefix))
 
     run(capsys, "export", here, "first", "--format=checkpoint", f"--output={tmp_path}/")
     assert "--overwrite" in failure(*again)
-    np.testing.assert_array_equal(found(), first.tensors["output_bias"])
-    run(capsys, *again, "--overwrite")
-    np.testing.assert_array_equal(found(), second.tensors["output_bias"])
+    assert_holds(first)
 
     def stop(source, target):
         raise OSError(28, "No space left on device", target)
 
-    monkeypatch.setattr(os, "replace", stop)
-    assert "No space left" in failure(*again, "--overwrite")
-    assert not os.path.exists(prefix + ".index")
-    assert not [name for name in os.listdir(tmp_path) if "partial" in name]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", stop)
+        assert "No space left" in failure(*again, "--overwrite")
+    assert_holds(first)
+    run(capsys, *again, "--overwrite")
+    assert_holds(second)
+
+
+def test_exporting_with_an_unset_variable_does_not_replace_the_working_directory(bank, here, tmp_path, monkeypatch):
+    bank.add(make_pack(bank.base), "cola")
+    monkeypatch.chdir(tmp_path)
+    for form in ("pack", "adapterhub", "checkpoint"):
+        assert "--output" in failure("export", here, "cola", f"--format={form}", "--output=")
+    assert os.listdir(tmp_path) == ["bank"] and bank.names() == ["cola"]
 
 
 @pytest.mark.parametrize("form", ["adapterhub", "checkpoint"])

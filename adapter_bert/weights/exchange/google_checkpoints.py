@@ -146,7 +146,7 @@ def _move(paths: Sequence[str], folder: str) -> None:
         for path in moved:
             os.remove(path)
         if isinstance(error, FileExistsError):
-            raise errors.UserError(f"Another process has just written {error.filename2}.") from None
+            raise errors.UserError(f"Another process has just written {error.filename2 or error.filename}.") from None
         raise
 
 

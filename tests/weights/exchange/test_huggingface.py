@@ -279,18 +279,17 @@ def test_tensors_that_do_not_match_are_rejected(tmp_path, out, name, value, fact
     rejection(write_folder(tmp_path / "hf", tensors), out, name, *facts)
 
 
-def test_results_are_replaced_only_on_request_and_other_files_never(tmp_path, out):
+def test_results_are_replaced_only_on_request(tmp_path, out):
     folder = write_folder(tmp_path / "hf")
     huggingface.convert(str(folder), str(out))
-    (out / "notes.txt").write_text("mine", encoding="utf-8")
-    (out / "bert_model.ckpt.meta").write_text("of the old checkpoint", encoding="utf-8")
     rejection(folder, out, out, "bert_config.json", "--overwrite")
     doubled = {name: 2 * value for name, value in weights().items()}
     save_file(doubled, str(folder / "model.safetensors"))
     huggingface.convert(str(folder), str(out), overwrite=True)
-    assert sorted(os.listdir(str(out))) == sorted([*RESULTS, "notes.txt"])
+    assert sorted(os.listdir(str(out))) == RESULTS
     assert_is_conversion_of(out, doubled)
-    rejection(folder, folder / "config.json", folder / "config.json")
+    write_file(tmp_path, "file", "mine")
+    rejection(folder, tmp_path / "file", tmp_path / "file")
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(28, "No space left on device")])
@@ -310,21 +309,6 @@ def test_a_failed_conversion_leaves_earlier_results(tmp_path, out, monkeypatch, 
             huggingface.convert(str(folder), str(target), overwrite=True)
     assert contents(out) == before
     assert not (tmp_path / "fresh").exists()
-
-
-@pytest.mark.parametrize("num_moved", range(len(RESULTS)))
-def test_a_conversion_that_is_stopped_halfway_leaves_nothing_that_can_be_loaded(tmp_path, out, monkeypatch, num_moved):
-    folder = str(write_folder(tmp_path / "hf"))
-    huggingface.convert(folder, str(out))
-
-    def stop(*paths) -> None:
-        raise KeyboardInterrupt
-
-    moves = iter([os.replace] * num_moved + [stop])
-    monkeypatch.setattr(os, "replace", lambda *paths: next(moves)(*paths))
-    with pytest.raises(KeyboardInterrupt):
-        huggingface.convert(folder, str(out), overwrite=True)
-    assert_mentions(message_of(bases.Base.find, str(out)), "bert_model.ckpt")
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_erf", "relu", "tanh"])
