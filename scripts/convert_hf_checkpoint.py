@@ -98,7 +98,8 @@ def main() -> None:
     parser.add_argument("--do_lower_case", choices=("true", "false"), help="with --base_dir: whether it lower-cases")
     parser.add_argument("--overwrite", action="store_true", help="replace existing results")
     args = parser.parse_args()
-    convert(args) if args.hf_dir else convert_back(args)
+    with files.user_errors():
+        convert(args) if args.hf_dir else convert_back(args)
 
 
 if __name__ == "__main__":

@@ -115,14 +115,27 @@ def _check_variables(prefix: str, shapes: parameters.Shapes, config: packs.PackC
 
 
 def export(pack: packs.Pack, base: Mapping[str, np.ndarray], prefix: str, overwrite: bool = False) -> int:
-    """Write the weights of base and pack as one checkpoint, with `global_step`; return the number of variables.
-
-    A checkpoint that is replaced may be next to other files. The new one gets another number of data files, so that its
-    names differ: whenever the process is killed, the index, which is renamed in one step, belongs to complete data.
-    """
+    """Write the weights of base and pack as one checkpoint, with `global_step`; return the number of variables."""
     older = _check_output(prefix, overwrite)
-    num_shards = next(n for n in itertools.count(1) if not any(path.endswith(f"-of-{n:05d}") for path in older))
     values = dict(base, **pack.tensors, global_step=np.array(pack.config.step, np.int64))
+    folder, names = checkpoints.folder_of(prefix), [os.path.basename(path) for path in older]
+    try:
+        output = outputs.OutputFolder(folder, names, overwrite)
+    except errors.UserError:  # there are other files, or it is the working directory
+        _write_among_others(values, prefix, older)
+    else:
+        with output.replaced() as staging:
+            checkpoints.write(values, os.path.join(staging, os.path.basename(prefix)))
+    return len(values)
+
+
+def _write_among_others(values: Mapping[str, np.ndarray], prefix: str, older: Sequence[str]) -> None:
+    """Write a checkpoint to a folder with other files, instead of its `older` files.
+
+    It has another number of data files than the older one, so that their names differ. Whenever the process is killed,
+    the index, which is renamed in one step, belongs to complete data.
+    """
+    num_shards = next(n for n in itertools.count(1) if not any(path.endswith(f"-of-{n:05d}") for path in older))
     with files.user_errors(f"Cannot write {prefix}"), files.staging_folder(prefix) as staging:
         written = os.path.join(staging, os.path.basename(prefix))
         checkpoints.write(values, written, num_shards)
@@ -130,7 +143,6 @@ def export(pack: packs.Pack, base: Mapping[str, np.ndarray], prefix: str, overwr
         for path in older:
             if not path.endswith(".index"):
                 os.remove(path)
-    return len(values)
 
 
 def _move(paths: Sequence[str], folder: str) -> None:
@@ -141,7 +153,7 @@ def _move(paths: Sequence[str], folder: str) -> None:
         for temporary, final in data:
             files.rename_noreplace(temporary, final)
             moved.append(final)
-        os.replace(*index)
+        files.rename(*index)
     except OSError as error:
         for path in moved:
             os.remove(path)

@@ -58,18 +58,30 @@ def replaces_only(kind: str) -> Iterator[None]:
         raise errors.UserError(f"{error} --overwrite replaces only {kind}; choose another --output.") from None
 
 
+def _is_in_use(folder: str) -> bool:
+    """Return whether a folder is a mount point, or contains the working directory."""
+    with contextlib.suppress(FileNotFoundError):  # the working directory has been deleted
+        return os.path.ismount(folder) or files.is_inside(os.curdir, folder)
+    return False
+
+
 class OutputFolder:
     """A folder with the files that an export writes, and no others: another program might load those too."""
 
-    def __init__(self, path: str, names: Sequence[str], overwrite: bool, source: str) -> None:
+    def __init__(self, path: str, names: Sequence[str], overwrite: bool, *sources: str) -> None:
         """Check that the folder does not exist, is empty or, with `overwrite`, contains exactly these files.
 
-        `source` is the folder that the files are made from.
+        `sources` are folders that the files are made from.
         """
         if "://" in path:
             raise errors.UserError(f"{path} is not a local folder: write to a local one, then copy it.")
-        check_place(path, source)
+        check_place(path, *sources)
         self.path = os.path.realpath(path)
+        if _is_in_use(self.path):
+            raise errors.UserError(
+                f"{self.path} is a mount point, or contains the working directory, so it cannot be replaced; choose a "
+                "folder in it."
+            )
         self._names = set(names)
         self._overwrite = overwrite
         self._is_link = os.path.islink(path)

@@ -32,6 +32,7 @@ def export(form: str, output: str, *flags: str) -> None:
 WRITERS: Dict[str, Callable[[str], object]] = {
     "pack": lambda output: export("pack", output, "--overwrite"),
     "checkpoint": lambda output: export("checkpoint", output, "--overwrite"),
+    "lone": lambda output: export("checkpoint", f"{output}/model.ckpt", "--overwrite"),  # without other files
     "adapterhub": lambda output: export("adapterhub", output, "--overwrite"),
     "google": lambda output: huggingface.convert("hf", output, overwrite=True),
     "hf": lambda output: huggingface.export_base(bases.Base.find("other"), output, True, overwrite=True),
@@ -51,6 +52,7 @@ def original(base, tmp_path_factory) -> str:
     packs.write(write_file(old, "pack.safetensors", ""), pack)
     adapterhub.export(pack, base, str(old / "adapterhub"))
     google_checkpoints.export(pack, base.tensors(), str(old / "checkpoint"))
+    google_checkpoints.export(pack, base.tensors(), str(old / "lone" / "model.ckpt"))
     huggingface.export_base(base, str(old / "hf"), True)
     shutil.copytree(base.folder, str(old / "google"))
     before = os.getcwd()
@@ -111,7 +113,7 @@ def test_nothing_is_written_into_a_bank_however_its_path_is_spelled(here, kind):
         assert_rejected(kind, path, path, here / "bank")
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", ["pack", "checkpoint", *FOLDERS])
 def test_an_empty_path_does_not_mean_the_working_directory(here, kind):
     assert_rejected(kind, "", "empty")
 
@@ -124,9 +126,27 @@ def test_a_conversion_is_not_written_into_its_source(here, kind, source):
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-@pytest.mark.parametrize("output", [".", "..", "/", "old"])
+@pytest.mark.parametrize("output", [".", "..", "/", "/dev/shm", "old"])
 def test_a_folder_with_other_content_is_not_replaced(here, kind, output):
     assert_rejected(kind, output, os.path.realpath(output))
+
+
+def test_the_working_directory_is_not_replaced(here, monkeypatch):
+    monkeypatch.chdir(here / "old" / "google")
+    before = contents(".")
+    for path in (".", str(here / "old" / "google"), "../google"):
+        message = message_of(huggingface.convert, str(here / "hf"), path, overwrite=True)
+        assert_mentions(message, here / "old" / "google", "working directory")
+    assert contents(".") == before
+
+
+def test_a_checkpoint_in_the_working_directory_is_replaced_but_not_the_directory(here, monkeypatch):
+    monkeypatch.chdir(here / "old" / "lone")
+    folder = os.stat(".").st_ino
+    args = ["export", "--bank=../../bank", "rte", "--format=checkpoint", "--output=model.ckpt", "--overwrite"]
+    command.export(Bank.open("../../bank"), command.make_parser().parse_args(args))
+    assert os.stat(str(here / "old" / "lone")).st_ino == folder
+    assert weights_of("lone", ".") == weights_of("lone", str(here / "new" / "lone"))
 
 
 @pytest.mark.parametrize("kind", ["pack", "checkpoint"])
@@ -143,8 +163,8 @@ def test_files_are_not_written_into_the_folder_of_a_run(here, kind):
 
 def weights_of(kind: str, output: str) -> Dict[str, str]:
     """Load an output; return the hashes of its tensors."""
-    if kind in ("checkpoint", "google"):
-        prefix = output if kind == "checkpoint" else os.path.join(output, "bert_model.ckpt")
+    if kind in ("checkpoint", "google", "lone"):
+        prefix = os.path.join(output, {"google": "bert_model.ckpt", "lone": "model.ckpt"}.get(kind, "")).rstrip("/")
         return fingerprints.of_tensors(checkpoints.read_tensors(prefix, list(checkpoints.read_shapes(prefix))))
     name = {"pack": "", "adapterhub": "adapter.safetensors", "hf": "model.safetensors"}[kind]
     return fingerprints.of_tensors(safetensors.numpy.load_file(os.path.join(output, name).rstrip("/")))
@@ -314,7 +334,7 @@ def replace_and_die(tell: Any, folder: str, kind: str, can_swap: bool, num_steps
     os.kill(os.getpid(), 9)
 
 
-SWAPPED = [(kind, True, steps, steps == 1) for kind in FOLDERS for steps in range(2)]
+SWAPPED = [(kind, True, steps, steps == 1) for kind in [*FOLDERS, "lone"] for steps in range(2)]
 NOT_SWAPPED = [("adapterhub", False, steps, steps > 1) for steps in range(4)]
 # The first data file, the second, the index, removing the old data.
 CHECKPOINT = [("checkpoint", True, steps, steps > 2) for steps in range(5)]
