@@ -18,7 +18,7 @@ from adapter_bert.common import system
 
 system.configure_tensorflow()
 
-from adapter_bert.common import json_files
+from adapter_bert.common import files, json_files
 from adapter_bert.common.errors import UserError, exits_on_user_error
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases
