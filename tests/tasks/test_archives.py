@@ -249,6 +249,8 @@ def hostile_archives():
     yield gzip.compress(member("name", b"a" * 2**24, type=tarfile.GNUTYPE_LONGNAME) + END), header_limit
     yield gzip.compress(patched(member("x/1"), SIZE, base_256(2**40)) + bytes(2**20)), limit
     yield xz_with_dictionary(tar(TEXTS)[:-1], code=40), "damaged"
+    link = member("y/1", type=tarfile.LNKTYPE, linkname="x/1")
+    yield member("x/1", b"a" * 2**20) + link * 300 + END, limit
     for kind in ("gz", "bz2", "xz"):
         yield bomb(COMPRESS[kind]), limit
         yield COMPRESS[kind](bytes(2**22)) * 128, f"{archives.MAX_PADDING:,} zeros"

@@ -67,6 +67,7 @@ class _Reader:
         self._position = 0
         self._last = b""
         self.header_bytes = 0  # read by `tarfile`; reset by the caller for each member
+        self.linked_bytes = 0  # content of hard links, set by the caller: each becomes a text of its own
 
     def tell(self) -> int:
         return self._position
@@ -112,7 +113,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         if size < 0:
             raise tarfile.ReadError("a header contains a negative size")
-        if self._position + size > self._limit:
+        if self._position + self.linked_bytes + size > self._limit:
             raise _LimitError(f"the content exceeds the limit of {self._limit:,} bytes for an archive of this size")
         data = self._file.read(size)
         self._position += len(data)
@@ -133,6 +134,7 @@ def _read_members(archive: tarfile.TarFile, reader: _Reader) -> Dict[str, Option
             if target not in content:
                 raise tarfile.ReadError(f"{name!r} is a hard link to {target!r}, which is not before it")
             content[name] = content[target]
+            reader.linked_bytes += len(content[target] or b"")
         elif not member.isdir():
             content[name] = None
         reader.header_bytes = 0
