@@ -74,6 +74,9 @@ def list_packs(bank: Bank, args: argparse.Namespace) -> None:
     if summaries:
         rows = [_cells(summary) for summary in summaries]
         print(tabulate.tabulate(rows, TITLES, "plain", colalign=ALIGNMENT, disable_numparse=True))
+    for summary in summaries:
+        if summary.problem:
+            print(f"BAD   {summary.name}: {summary.problem}")
     print(_describe_totals(summaries, parameters.count(bank.base.shapes)))
 
 
@@ -81,7 +84,7 @@ def _cells(summary: PackSummary) -> Sequence[str]:
     size = f"{summary.size / 1e6:.1f}" if summary.size >= 1e5 else f"{summary.size / 1e6:.3f}"
     config = summary.config
     if config is None:
-        return summary.name, "?", "?", "?", size, "cannot be read: see verify", "?", "?"
+        return summary.name, "?", "?", "?", size, "BAD, see below", "?", "?"
     mode = (config.tuning_mode, (config.adapter or {}).get("size"), config.tune_top_layers)
     scores = [f"{name} {'?' if value is None else format(value, '.4f')}" for name, value in config.metrics.items()]
     return (

@@ -10,9 +10,8 @@ Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt.*`, or in the other 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Mapping, Optional
 
 from adapter_bert.common import system
 
@@ -36,8 +35,10 @@ def tokenizer_settings(hf_dir: str) -> Dict[str, Any]:
     """Return the settings in `tokenizer_config.json`, or else in `tokenizer.json`; None for those in neither."""
     slow, fast = (os.path.join(hf_dir, name) for name in (huggingface.HF_TOKENIZER, huggingface.HF_FAST_TOKENIZER))
     settings = json_files.read_object(slow) if os.path.isfile(slow) else {}
-    normalizer = json_files.read_object(fast).get("normalizer") if os.path.isfile(fast) else None
-    return {name: settings.get(name, (normalizer or {}).get(key)) for name, key in _SETTINGS.items()}
+    tokenizer = json_files.read_object(fast) if os.path.isfile(fast) else {}
+    json_files.check_types(tokenizer, {"normalizer": Optional[Mapping[str, Any]]}, fast)
+    normalizer = tokenizer.get("normalizer") or {}
+    return {name: settings.get(name, normalizer.get(key)) for name, key in _SETTINGS.items()}
 
 
 def print_weights(base: bases.Base, sources: List[str], output_dir: str) -> None:
@@ -66,7 +67,7 @@ def convert(args: argparse.Namespace) -> None:
     print(f"Tokenizer: {'lower-cases' if lower else 'keeps case'}{unknown}: use {flag}")
     for key, ours in (("strip_accents", lower), ("tokenize_chinese_chars", True)):
         if settings[key] not in (None, ours):
-            found, used = json.dumps(settings[key]), json.dumps(ours)
+            found, used = json_files.describe(settings[key]), json_files.describe(ours)
             print(f"Warning: the tokenizer has {key} = {found}, which is not supported; text is tokenized with {used}.")
     flags = [
         "  python run_classifier.py",

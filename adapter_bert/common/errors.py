@@ -10,7 +10,7 @@ import difflib
 import functools
 import os
 import sys
-from typing import Callable, Iterable
+from typing import Callable, Iterable, Optional
 
 # Exit code of a program that was stopped by Ctrl-C.
 INTERRUPTED = 130
@@ -33,7 +33,7 @@ def unknown(kind: str, name: object, available: Iterable[str]) -> UserError:
     by_folded_name = {option.lower(): option for option in names}
     near = difflib.get_close_matches(str(name).lower(), list(by_folded_name)[:_COMPARED_NAMES], n=1, cutoff=0.5)
     hint = f" Did you mean '{by_folded_name[near[0]]}'?" if near else ""
-    return UserError(f"Unknown {kind} '{name}'.{hint} Available: {first_names(names, _LISTED_NAMES)}.")
+    return UserError(f"Unknown {kind} '{name!s:.100}'.{hint} Available: {first_names(names, _LISTED_NAMES)}.")
 
 
 def first_names(names: Iterable[object], limit: int = 5) -> str:
@@ -44,10 +44,11 @@ def first_names(names: Iterable[object], limit: int = 5) -> str:
     return (", ".join(shown) or "nothing") + more
 
 
-def check_int(name: str, value: object, minimum: int = 1) -> None:
-    """Raise a `UserError` unless the value is an integer of at least `minimum`; `name` is a flag or an argument."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise UserError(f"{name} must be an integer of at least {minimum}, found {value!r}.")
+def check_int(name: str, value: object, minimum: int = 1, maximum: Optional[int] = None) -> None:
+    """Raise a `UserError` unless the value is an integer within the limits; `name` is a flag or an argument."""
+    most = "" if maximum is None else f" and at most {maximum}"
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum or (maximum and value > maximum):
+        raise UserError(f"{name} must be an integer of at least {minimum}{most}, found {value!r:.110}.")
 
 
 def reason(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 read_object               a file with a JSON object
 parse                     JSON text from elsewhere
-check_type, check_fields  values of the expected types
+check_type, check_types   values of the expected types
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import collections.abc
 import json
 import re
 import sys
-import typing
 from typing import Any, Dict, Mapping, Union
 
 from adapter_bert.common import errors, files
@@ -51,7 +50,7 @@ def parse(text: Union[str, bytes], where: str, advice: str = _ADVICE) -> Any:
         if text.count("[") + text.count("{") > MAX_DEPTH:
             _check_depth(content)
     except (ValueError, RecursionError) as error:
-        raise errors.UserError(f"{where} is damaged, or not JSON ({errors.reason(error)}). {advice}") from None
+        raise errors.UserError(f"{where} is damaged, or not JSON ({errors.reason(error)}). {advice}".strip()) from None
     return content
 
 
@@ -82,11 +81,10 @@ def check_unicode(content: Any, where: str) -> None:
         raise errors.UserError(f"{where} is damaged: a string is not Unicode text ({errors.reason(error)}).") from None
 
 
-def check_fields(content: Mapping[str, Any], kind: type, where: str) -> None:
-    """Check the values of keys that are fields of the dataclass `kind`; see `check_type`."""
-    for name, hint in typing.get_type_hints(kind).items():
-        if name in content:
-            check_type(content[name], hint, f"{where}: {name}")
+def check_types(content: Mapping[str, Any], hints: Mapping[str, Any], where: str) -> None:
+    """Check that each key of `hints`, e.g. those of a dataclass, has a value of that type; a missing key is None."""
+    for name, hint in hints.items():
+        check_type(content.get(name), hint, f"{where}: {name}")
 
 
 def check_type(value: Any, hint: Any, where: str) -> None:

@@ -85,9 +85,10 @@ class Evaluator:
             tf.logging.info("Stopping early: %s was not above %s in %d evaluations.", primary, best, self._patience)
 
     def _is_best(self, scores: Scores) -> bool:
-        if self._best is None:
+        primary = next(iter(scores.metrics))
+        if self._best is None or self._best["metrics"].get(primary) is None:  # null: the score was not finite
             return True
-        primary, loss = next(iter(scores.metrics)), self._best["loss"]
+        loss = self._best.get("loss")
         best = (self._best["metrics"][primary], -float("inf" if loss is None else loss))
         return (scores.primary, -scores.loss) > best
 

@@ -28,6 +28,13 @@ PACKS_FOLDER = "packs"
 # Name of the base in the results of `verify`. No pack can have this name.
 BASE = BASE_FOLDER + "/"
 
+# Types of the values in `bank.json`, see `_describe`.
+_MANIFEST = {
+    "base": str,
+    "tensors": Mapping[str, str],
+    "architecture": Mapping[str, Any],
+    "tokenizer": Mapping[str, Any],
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -38,6 +45,7 @@ class PackSummary(NamedTuple):
     size: int  # of the file, in bytes
     parameters: int = 0
     config: Optional[packs.PackConfig] = None
+    problem: str = ""  # why it cannot be read
 
 
 class Bank:
@@ -188,7 +196,7 @@ class Bank:
                 else:
                     self.read(name)
             except errors.UserError as error:
-                if name != BASE and not os.path.exists(self._file(name)):
+                if name != BASE and not os.path.lexists(self._file(name)):
                     continue  # another process has removed it
                 problem = str(error)
             yield name, problem
@@ -197,15 +205,16 @@ class Bank:
         """Return summaries of all packs, from their headers."""
         found = []
         for name in self.names():
-            with contextlib.suppress(FileNotFoundError):  # another process may have removed it
-                with open(self._file(name), "rb") as file:
+            path = self._file(name)
+            try:
+                config = packs.read_config(path)
+                with files.user_errors(), open(path, "rb") as file:
                     header = 8 + int.from_bytes(file.read(8), "little")
                     size = os.fstat(file.fileno()).st_size
-                try:
-                    config = packs.read_config(self._file(name))
-                    found.append(PackSummary(name, size, (size - header) // np.dtype(np.float32).itemsize, config))
-                except errors.UserError:
-                    found.append(PackSummary(name, size))
+                found.append(PackSummary(name, size, (size - header) // np.dtype(np.float32).itemsize, config))
+            except errors.UserError as error:
+                with contextlib.suppress(OSError):  # another process may have removed it
+                    found.append(PackSummary(name, os.lstat(path).st_size, problem=str(error)))
         return found
 
     def _file(self, name: str) -> str:
@@ -257,9 +266,7 @@ def _read_manifest(path: str) -> Dict[str, Any]:
     values = json_files.read_object(path)
     if values.get("format") != FORMAT:
         raise errors.UserError(f"{path} has the format {values.get('format')!r}; this version reads {FORMAT!r}.")
-    for key, kind in (("base", str), ("tensors", dict), ("architecture", dict), ("tokenizer", dict)):
-        if not isinstance(values.get(key), kind):
-            raise errors.UserError(f"{path} is damaged: {key} is {values.get(key)!r}. Restore the file.")
+    json_files.check_types(values, _MANIFEST, path)
     found = fingerprints.combine(values["tensors"])
     if found != values["base"]:
         raise errors.UserError(

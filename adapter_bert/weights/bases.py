@@ -32,6 +32,8 @@ SIZES = (
 ARCHITECTURE = (*SIZES, "hidden_act")
 # The description of a tokenizer without its case, which the files of a base do not record.
 VOCABULARY = ("type", "entries", "vocabulary")
+# Types of the values in the description of a tokenizer.
+TOKENIZER = {"type": str, "do_lower_case": bool, "entries": int, "vocabulary": str}
 
 Tokenizer = Union[tokenization.FullTokenizer, tokenization.SentencePieceTokenizer]
 

@@ -95,6 +95,8 @@ def _record(folder: str, names: Sequence[str]) -> None:
 @contextlib.contextmanager
 def _reader(prefix: str) -> Iterator[Any]:
     """Yield a reader of a checkpoint; a damaged one raises `errors.UserError`."""
+    for path in files_of(prefix):
+        files.check_regular_file(path)
     try:
         yield tf.train.load_checkpoint(prefix)
     except Exception as error:  # the reader raises many types, including IndexError

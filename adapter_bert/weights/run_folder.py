@@ -39,6 +39,8 @@ _WRITTEN = re.compile(
 )
 # Settings that name the weights a run starts from.
 STARTING_POINTS = ("init_checkpoint", "adapter_pack")
+# Types of the recorded settings that are used; all others are only compared.
+_RECORDED = {"facts": Mapping[str, Any], "seed": Optional[int], **dict.fromkeys(STARTING_POINTS, Optional[str])}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +119,12 @@ class RunFolder:
     def read_settings(self) -> Dict[str, Any]:
         """Read the settings recorded by the run in this folder; empty if there are none."""
         path = self.file(SETTINGS_FILE)
-        return json_files.read_object(path) if tf.gfile.Exists(path) else {}
+        if not tf.gfile.Exists(path):
+            return {}
+        recorded = json_files.read_object(path)
+        json_files.check_types({"facts": {}, **recorded}, _RECORDED, path)
+        json_files.check_types(recorded.get("facts", {}), {"labels": Optional[Sequence[str]]}, f"{path}: facts")
+        return recorded
 
     def check_outputs(self, settings: Settings, *other_names: str) -> None:
         """Raise `errors.UserError` if the run would overwrite one of its inputs, or a file that no run has written.

@@ -103,7 +103,7 @@ def test_a_folder_that_is_not_a_bank_is_not_opened(tmp_path):
     "changes, facts",
     [
         ({"format": "adapter-bert bank 2"}, ["adapter-bert bank 2", "adapter-bert bank 1"]),
-        ({"tensors": None}, ["tensors", "None"]),
+        ({"tensors": None}, ["tensors", "null"]),
         ({"tensors": {"a": "b"}}, ["fingerprint"]),
         ({"architecture": tiny_config(num_attention_heads=4).to_dict()}, ["num_attention_heads", 4]),
         ({"tokenizer": {"type": "wordpiece", "entries": 7}}, ["entries", 7]),

@@ -64,14 +64,15 @@ def test_list_prints_a_row_for_each_pack_and_totals(bank, here, capsys):
     damage(bank.path("bad"), 30)
     lines = [" ".join(line.split()) for line in run(capsys, "list", here).split("\n")]
     assert lines[1] == "name task mode parameters MB score seed date"
-    assert "cannot be read" in lines[2]
+    assert lines[2].startswith("bad ? ? ? ") and "BAD" in lines[2]
     assert lines[3] == "cola CoLA adapter 4 786 0.007 - - 2024-05-06"
     assert "full" in lines[4] and "accuracy ? (collapsed)" in lines[4]
     assert lines[5] == "squad SQuAD-v1.1 adapter 4 786 0.007 f1 81.2500 1 2024-05-06"
     assert lines[6].startswith("top CoLA top_layers 1 ")
     base = parameters.count(bank.base.shapes)
     total = base + sum(bank.read(name).num_parameters for name in ("cola", "rte", "squad", "top"))
-    assert_mentions(lines[7], "5 packs, ", f"{total:,} parameters", f"{total / base:.2f}x one BERT", "5x")
+    assert lines[7].startswith(f"BAD bad: The pack {bank.path('bad')} ")
+    assert_mentions(lines[8], "5 packs, ", f"{total:,} parameters", f"{total / base:.2f}x one BERT", "5x")
 
 
 def test_show_prints_the_configuration_as_text_or_json(bank, here, capsys):

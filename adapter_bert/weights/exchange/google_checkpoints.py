@@ -24,7 +24,7 @@ from adapter_layers import AdapterConfig
 # Standard deviation of initial weights in Google's released code; 1e-2 in the paper.
 GOOGLE_INIT_SCALE = 1e-3
 
-_ADAPTER = re.compile(r"^bert/encoder/layer_(?P<layer>\d+)/(?P<attention>attention/)?output/adapters/weights1$")
+_ADAPTER = re.compile(r"^bert/encoder/layer_(?P<layer>\d{1,4})/(?P<attention>attention/)?output/adapters/weights1$")
 _SLOT = re.compile(r"/adam_[mv]$")
 # Heads of run_classifier.py and run_squad.py.
 _HEAD, _SPAN_HEAD = "output_weights", "cls/squad/output_weights"
@@ -47,6 +47,9 @@ def read(prefix: str, base: bases.Base, task: ImportedTask, activation: str = "g
             f"'{task.name}' is not a known task ({', '.join(tasks.names())}), and a checkpoint does not contain its "
             "labels: give --labels=a,b in the order of the head's units, or --labels= for regression."
         )
+    mismatch = parameters.describe_mismatch({head: [*shapes[head][:1], base.config.hidden_size]}, shapes)
+    if mismatch:
+        raise errors.UserError(f"The checkpoint {prefix} does not match the given architecture: {mismatch}")
     units = 0 if head == _SPAN_HEAD or (shapes[head][0] == 1 and not task.labels) else shapes[head][0]
     labels = task.choose_labels(f"head {head} in {prefix}", [f"LABEL_{number}" for number in range(units)])
     config = task.pack_config(
@@ -88,7 +91,7 @@ def _find_adapters(shapes: parameters.Shapes, num_layers: int, activation: str) 
     layers = sorted({int(match.group("layer")) for match in found})
     places = {"attention" if match.group("attention") else "feedforward" for match in found}
     return AdapterConfig(
-        size=shapes[found[0].string][-1],
+        size=shapes[found[0].string][-1] if shapes[found[0].string] else 0,
         activation=activation,
         init_scale=GOOGLE_INIT_SCALE,
         layers=None if layers == list(range(num_layers)) else tuple(layers),

@@ -10,7 +10,6 @@ import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import errors, files, json_files
@@ -55,7 +54,7 @@ class Conversion(NamedTuple):
 
 def unsupported(path: str, key: str, found: Any, expected: str) -> errors.UserError:
     """Return an error about a value in a JSON file."""
-    return errors.UserError(f"{path} has {key} = {json.dumps(found)}; expected {expected}.")
+    return errors.UserError(f"{path} has {key} = {json_files.describe(found)}; expected {expected}.")
 
 
 def check_values(path: str, values: Mapping[str, Any], allowed: Mapping[str, Sequence[Any]], reason: str = "") -> None:
@@ -132,7 +131,9 @@ def _weight_files(hf_dir: str) -> List[str]:
     if not os.path.isfile(index):
         expected, pickles = f"{HF_WEIGHTS} or {os.path.basename(index)}", ("*.bin", "*.pt", "*.pth")
         raise tensors.missing_weights(hf_dir, expected, pickles, "save the model with safe_serialization=True first")
-    shards = sorted(set(json_files.read_object(index, _ADVICE).get("weight_map", {}).values()))
+    content = json_files.read_object(index, _ADVICE)
+    json_files.check_types(content, {"weight_map": Mapping[str, str]}, index)
+    shards = sorted(set(content["weight_map"].values()))
     missing = sorted(set(shards) - set(os.listdir(hf_dir)))
     if missing or not shards:
         raise errors.UserError(
@@ -151,15 +152,14 @@ def _read_vocabulary(hf_dir: str) -> List[str]:
     if not os.path.isfile(path):
         raise errors.UserError(f"There is no {VOCAB_NAME} or {HF_FAST_TOKENIZER} in {hf_dir}.")
     tokenizer = json_files.read_object(path, _ADVICE)
-    try:
-        model = tokenizer["model"]
-        ids = {**model["vocab"], **{token["content"]: token["id"] for token in tokenizer["added_tokens"]}}
-        tokens = sorted(ids, key=ids.__getitem__)
-        kind = (model["type"], model["continuing_subword_prefix"])
-    except (KeyError, TypeError) as error:
-        raise errors.UserError(f"{path} does not contain a WordPiece vocabulary: {error!r}.") from None
-    if kind != ("WordPiece", "##"):
-        raise errors.UserError(f"{path} contains {kind[0]} with '{kind[1]}'; expected WordPiece with '##'.")
+    json_files.check_types(tokenizer, {"model": Mapping[str, Any], "added_tokens": Sequence[Mapping[str, Any]]}, path)
+    model, added = tokenizer["model"], tokenizer["added_tokens"]
+    json_files.check_types(model, {"vocab": Mapping[str, int]}, f"{path}: model")
+    for token in added:
+        json_files.check_types(token, {"content": str, "id": int}, f"{path}: added_tokens")
+    check_values(path, model, {"type": ["WordPiece"], "continuing_subword_prefix": ["##"]})
+    ids = {**model["vocab"], **{token["content"]: token["id"] for token in added}}
+    tokens = sorted(ids, key=ids.__getitem__)
     if [ids[token] for token in tokens] != list(range(len(tokens))) or "\n" in "".join(tokens):
         raise errors.UserError(
             f"The {len(tokens)} WordPieces in {path} cannot be written to a {VOCAB_NAME}: ids are missing or repeated, "
@@ -170,8 +170,7 @@ def _read_vocabulary(hf_dir: str) -> List[str]:
 
 def _read_lines(path: str) -> List[str]:
     r"""Read a `vocab.txt` as our tokenizer does: only `\n` ends a line."""
-    with tf.gfile.GFile(path, "rb") as reader:
-        content = reader.read()
+    content = files.read_bytes(path, f"Cannot read {path}")
     try:
         lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:

@@ -6,7 +6,6 @@ Only safetensors files are read: a pickle can run code.
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
@@ -14,7 +13,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 from adapter_bert.model import parameters
 
 # Last part of Google's name -> Hugging Face's. Embedding tables only get the ending `.weight`.
@@ -101,6 +100,7 @@ def list_stored(paths: Sequence[str]) -> Dict[str, StoredTensor]:
     """List the tensors in safetensors files by `canonical_name`, without reading them."""
     stored: Dict[str, StoredTensor] = {}
     for path in paths:
+        files.check_regular_file(path)
         try:
             with safetensors.safe_open(path, framework="np"):  # checks the header and the size
                 pass
@@ -111,7 +111,7 @@ def list_stored(paths: Sequence[str]) -> Dict[str, StoredTensor]:
             ) from None
         with open(path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size).decode("utf-8"))
+            header = json_files.parse(file.read(size), path)
         header.pop("__metadata__", None)
         for name, entry in sorted(header.items()):
             begin = 8 + size + entry["data_offsets"][0]

@@ -191,7 +191,10 @@ def test_the_vocabulary_of_tokenizer_json_is_sorted_by_id(tmp_path, out):
         (tokenizer_json(type="BPE"), "BPE"),
         (tokenizer_json(vocab={"a": 0, "b": 2}), "ids"),
         (tokenizer_json(vocab={token + "\n": i for i, token in enumerate(VOCABULARY[:7])}), "line break"),
-        ({"model": None}, "WordPiece"),
+        ({"model": None}, "model is null"),
+        ({**tokenizer_json(), "added_tokens": {}}, "added_tokens is {}"),
+        ({**tokenizer_json(), "added_tokens": [{"content": "a", "id": "5"}]}, 'id is "5"'),
+        (tokenizer_json(vocab={"a": 0.5}), '"a" is 0.5'),
         ([], "JSON object"),
     ],
 )
