@@ -122,9 +122,18 @@ def _find(stem: str) -> Optional[List[str]]:
         ending = _ENDING.search(name)
         if ending and name[: ending.start()] == beginning:
             path = os.path.join(folder, name)
-            if files.size(path) == int(ending["bytes"]):
+            if _has_size(path, int(ending["bytes"])):
                 found.setdefault(int(ending["total"]), {})[int(ending["index"])] = path
             else:
                 tf.logging.warning("The feature file %s is incomplete; rebuilding it.", path)
     complete = [by_index for total, by_index in found.items() if len(by_index) == total]
     return [path for _, path in sorted(complete[0].items())] if complete else None
+
+
+def _has_size(path: str, size: int) -> bool:
+    """Return whether a path is a regular file of this size, and not, for example, a FIFO or a broken link."""
+    try:
+        files.check_regular_file(path)
+        return files.size(path) == size
+    except errors.UserError:
+        return False

@@ -13,6 +13,7 @@ import pytest
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 from adapter_bert.weights.bank import BASE, Bank, PackSummary
 from tests.helpers import ROOT, VOCABULARY, assert_mentions, make_pack, message_of, tiny_config, write_bert
+from tests.weights import pack_files
 from tests.weights.pack_files import assert_same
 
 
@@ -104,7 +105,12 @@ def test_a_folder_that_is_not_a_bank_is_not_opened(tmp_path):
     [
         ({"format": "adapter-bert bank 2"}, ["adapter-bert bank 2", "adapter-bert bank 1"]),
         ({"tensors": None}, ["tensors", "null"]),
+        ({"tensors": {"a": 1}}, ["tensors", '"a" is 1']),
         ({"tensors": {"a": "b"}}, ["fingerprint"]),
+        ({"architecture": "bert"}, ["architecture", '"bert"']),
+        ({"tokenizer": []}, ["tokenizer", "[]"]),
+        ({"base": 10**400}, ["401 digits"]),
+        ({"base": {"\ud800": 1}}, ["not Unicode"]),
         ({"architecture": tiny_config(num_attention_heads=4).to_dict()}, ["num_attention_heads", 4]),
         ({"tokenizer": {"type": "wordpiece", "entries": 7}}, ["entries", 7]),
     ],
@@ -286,3 +292,69 @@ def test_a_writer_whose_temporary_file_was_removed_fails(bank, monkeypatch):
     monkeypatch.setattr(os, "fsync", remove_temporary_file)
     assert "cola" in message_of(bank.add, make_pack(bank.base), "cola")
     assert bank.names() == []
+
+
+def sparse_file(path: str) -> None:
+    with open(path, "wb") as file:
+        file.write((2**40).to_bytes(8, "little"))
+        file.truncate(2**42)
+
+
+def pack_with(**changes):
+    """Return a function that writes a pack with a valid checksum and other values in its configuration."""
+
+    def write(path: str) -> None:
+        pack_files.write_file(path, pack_files.with_config(packs.serialise(pack_files.smallest()), **changes))
+
+    return write
+
+
+# What a hostile or careless person may put in the folder of the packs -> what is reported about it.
+BAD_ENTRIES = {
+    "fifo": (os.mkfifo, "a FIFO"),
+    "folder": (os.mkdir, "a folder"),
+    "device": (lambda path: os.symlink("/dev/zero", path), "/dev/zero"),
+    "dangling": (lambda path: os.symlink("nowhere", path), "nowhere"),
+    "loop": (lambda path: os.symlink(os.path.basename(path), path), "Too many levels"),
+    "empty": (lambda path: open(path, "w").close(), "not an adapter pack"),
+    "huge": (sparse_file, str(2**40 + 8)),
+    "metrics": (pack_with(metrics={"f1": "0.5"}), '"f1" is "0.5"'),
+    "adapter": (pack_with(adapter=[64]), "[64]"),
+    "kind": (pack_with(adapter={"size": 2, "kind": "x"}), "kind"),
+    "layers": (pack_with(architecture=dict(pack_files.SMALLEST, num_hidden_layers=10**9)), "at most 64"),
+    "tokenizer": (pack_with(tokenizer={"type": "wordpiece"}), "do_lower_case"),
+    "nested": (pack_with(training={"a": json.loads("[" * 70 + "]" * 70)}), "nested"),
+    "digits": (pack_with(seed=10**400), "401 digits"),
+}
+
+
+def test_bad_entries_are_shown_with_the_reason_and_hide_no_others(bank, deadline):
+    bank.add(make_pack(bank.base), "good")
+    for name, (make, _) in BAD_ENTRIES.items():
+        make(os.path.join(bank.folder, "packs", name + packs.ENDING))
+    names = sorted(["good", *BAD_ENTRIES])
+    assert bank.names() == names
+    summaries = {summary.name: summary for summary in bank.summaries()}
+    found = dict(bank.verify())
+    assert list(summaries) == names and list(found) == [BASE, *names]
+    assert summaries["good"].config and not summaries["good"].problem
+    assert found["good"] is None and found[BASE] is None
+    for name, (_, fact) in BAD_ENTRIES.items():
+        assert summaries[name].config is None
+        assert_mentions(summaries[name].problem, name + packs.ENDING, fact)
+        if name != "huge":  # not even its header is read
+            assert_mentions(found[name], name + packs.ENDING, fact)
+        assert_mentions(message_of(bank.read, name), name + packs.ENDING)
+
+
+@pytest.mark.parametrize(
+    "name", ["bert_config.json", "vocab.txt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"]
+)
+def test_a_fifo_in_the_base_is_never_opened(bank, deadline, name):
+    path = os.path.join(bank.base.folder, name)
+    os.remove(path)
+    os.mkfifo(path)
+    if name.startswith("bert_model"):
+        assert_mentions(dict(Bank.open(bank.folder).verify())[BASE], path, "FIFO")
+    else:
+        assert_mentions(message_of(Bank.open, bank.folder), path, "FIFO")

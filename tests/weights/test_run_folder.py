@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import os
 import socket
 
@@ -13,7 +14,7 @@ from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.weights import packs
 from adapter_bert.weights.run_folder import RunFolder
-from tests.helpers import assert_mentions, base_flags, message_of
+from tests.helpers import assert_mentions, base_flags, message_of, write_file
 
 FINGERPRINTS = {"labels": ["0", "1"], "train_data": "sha256:1"}
 
@@ -206,3 +207,77 @@ def test_files_that_no_run_has_written_are_not_replaced(flags, tmp_path, name):
 def test_a_continued_run_may_name_its_own_weights(folder, flags):
     own = {"init_checkpoint": folder.path, "adapter_pack": folder.pack_path}
     folder.check_outputs(ClassifierSettings(**dict(flags, **own)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task": 3},
+        {"metrics": {"f1": "0.5"}},
+        {"metrics": [0.5]},
+        {"primary_metric": ["f1"]},
+        {"loss": "1.5"},
+        {"fingerprints": {"pack": 1}},
+        {"parameters": {"total": 10**20}},
+        {"step": None},
+    ],
+    ids=str,
+)
+def test_results_of_other_types_are_errors_that_name_the_key(tmp_path, changes):
+    path = write_file(tmp_path, "results.json", json.dumps({**RESULTS.as_dict(), **changes}))
+    assert_mentions(message_of(EvalResults.read, path), path, *changes)
+
+
+@pytest.mark.parametrize(
+    "changes, fact",
+    [
+        ({"facts": [1]}, "facts"),
+        ({"facts": None}, "facts"),
+        ({"facts": {"labels": "01"}}, "labels"),
+        ({"facts": {"labels": ["0", 1]}}, "labels"),
+        ({"seed": "1"}, "seed"),
+        ({"seed": 10**400}, "401 digits"),
+        ({"init_checkpoint": 3}, "init_checkpoint"),
+        ({"adapter_pack": ["a"]}, "adapter_pack"),
+        ({"x": json.loads("[" * 70 + "]" * 70)}, "nested"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_settings_of_other_types_are_errors_that_name_the_key(folder, flags, changes, fact):
+    path = folder.file("settings.json")
+    with open(path, "w") as file:
+        json.dump(changes, file)
+    assert_mentions(message_of(folder.check_same_run, ClassifierSettings(**flags), {}), path, fact)
+
+
+EVALUATION = {"step": 4, "loss": 1.5, "metrics": {"f1": 0.5}, "collapsed": False}
+
+
+@pytest.mark.parametrize(
+    "changes, fact",
+    [
+        ({"evaluations": {"step": 1}}, "evaluations"),
+        ({"evaluations": [3]}, "evaluations"),
+        ({"evaluations": [dict(EVALUATION, step="4")]}, "step"),
+        ({"evaluations": [dict(EVALUATION, loss=[])]}, "loss"),
+        ({"evaluations": [dict(EVALUATION, metrics={"f1": True})]}, "f1"),
+        ({"seconds": "1"}, "seconds"),
+        ({"steps": 1.5}, "steps"),
+        ({"examples": 10**400}, "401 digits"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_history_of_other_types_is_an_error_that_names_the_key(tmp_path, changes, fact):
+    content = {"evaluations": [EVALUATION], "seconds": 1, "steps": 4, "examples": 8}
+    path = write_file(tmp_path, "training.json", json.dumps(content))
+    assert RunFolder(str(tmp_path)).history().evaluations == [EVALUATION]
+    write_file(tmp_path, "training.json", json.dumps({**content, **changes}))
+    assert_mentions(message_of(RunFolder(str(tmp_path)).history), path, fact)
+
+
+@pytest.mark.parametrize("name", ["settings.json", "training.json", "results.json"])
+def test_a_fifo_in_a_run_folder_is_never_opened(tmp_path, deadline, name):
+    os.mkfifo(str(tmp_path / name))
+    folder = RunFolder(str(tmp_path))
+    read = {"settings.json": folder.read_settings, "training.json": folder.history, "results.json": folder.read_results}
+    assert_mentions(message_of(read[name]), tmp_path / name, "FIFO")

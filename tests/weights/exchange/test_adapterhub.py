@@ -290,9 +290,14 @@ def test_a_question_answering_head_becomes_a_span_head(base, theirs):
         (THEIR_HEAD, {"bias": False}, ["bias = false"]),
         (THEIR_HEAD, {"num_labels": 0}, ["num_labels", "0"]),
         (THEIR_HEAD, {"num_labels": 1, "label2id": None}, ["heads.CoLA.1.weight is [2, 16]"]),
+        (THEIR_HEAD, {"num_labels": 10**9, "label2id": None}, [10**9, "heads.CoLA.1.weight is [2, 16]"]),
+        (THEIR_HEAD, {"num_labels": 10**9}, ["label2id", f"0 to {10**9 - 1}"]),
+        (THEIR_HEAD, {"num_labels": 2.0}, ["num_labels", "2.0"]),
+        (THEIR_HEAD, {"label2id": [0, 1]}, ["label2id", "[0, 1]"]),
+        (THEIR_HEAD, {"label2id": {"a": [0], "b": 1}}, ["label2id", "[0]"]),
     ],
 )
-def test_unsupported_heads_are_rejected(base, theirs, head, changes, facts):
+def test_unsupported_heads_are_rejected(base, theirs, deadline, head, changes, facts):
     change_json(theirs / "head_config.json", config=dict(head, **changes))
     assert_mentions(message_of(read, theirs, base), "head_config.json", *facts)
 
@@ -318,6 +323,13 @@ def test_reduction_factors_by_layer_must_give_one_size(base, theirs):
         ({"non_linearity": "mish"}, ["'mish'", "'swish'", "gelu, gelu_new"]),
         ({"mh_adapter": False, "output_adapter": False}, ["mh_adapter", "output_adapter"]),
         ({"leave_out": [0, 1]}, ["leave_out", "2 layers"]),
+        ({"leave_out": 1}, ["leave_out is 1"]),
+        ({"leave_out": ["1"]}, ["leave_out, 0", '"1"']),
+        *[({"reduction_factor": value}, ["reduction_factor"]) for value in (1e-300, 5e-324, True, "4", [4])],
+        ({"reduction_factor": 10**400}, ["401 digits"]),
+        ({"reduction_factor": {"default": [[]]}}, ["reduction_factor"]),
+        ({"non_linearity": ["gelu"]}, ["non_linearity", "['gelu']"]),
+        ({"name": ["CoLA"]}, ["name", '["CoLA"]']),
         ({"reduction_factor": 0}, ["reduction_factor = 0"]),
         ({"vera_d": 1.0}, ["vera_d"]),
         ({"model_type": "roberta"}, ['model_type = "roberta"', '"bert"']),
@@ -327,7 +339,7 @@ def test_reduction_factors_by_layer_must_give_one_size(base, theirs):
     ],
 )
 def test_unsupported_adapters_are_rejected(base, theirs, changes, facts):
-    is_outer = next(iter(changes)) in ("model_type", "hidden_size", "version", "config")
+    is_outer = next(iter(changes)) in ("model_type", "hidden_size", "version", "config", "name")
     change_json(theirs / "adapter_config.json", None if is_outer else "config", **changes)
     assert_mentions(message_of(read, theirs, base), "adapter_config.json", *facts)
 

@@ -234,11 +234,26 @@ def test_an_activation_with_two_names_is_translated():
         ({"is_decoder": True}, ["is_decoder = true", "false"]),
         ({"hidden_size": "4"}, ["hidden_size", "'4'"]),
         ({"num_hidden_layers": None}, ["num_hidden_layers", "None"]),
+        ({"num_hidden_layers": 10**9}, ["num_hidden_layers", "at most 64"]),
+        ({"num_hidden_layers": 64}, [f"{62 * 16} missing"]),
+        ({"intermediate_size": 2**24}, ["of another shape", 2**24]),
+        ({"initializer_range": 10**400}, ["401 digits"]),
+        ({"hidden_act": ["gelu"]}, ["hidden_act", "['gelu']"]),
+        ({"architectures": json.loads("[" * 65 + "]" * 65)}, ["nested"]),
         ({"vocab_size": 9}, ["8 entries", "vocab_size", "9"]),
     ],
 )
-def test_an_unsupported_configuration_is_rejected(tmp_path, out, change, facts):
+def test_an_unsupported_configuration_is_rejected(tmp_path, out, deadline, change, facts):
     rejection(write_folder(tmp_path / "hf", config=dict(HF_CONFIG, **change)), out, "config.json", *facts)
+
+
+@pytest.mark.parametrize("value", [None, [], 3, {"a": 3}, {"a": ["b"]}, {"a": "fifo.safetensors"}], ids=str)
+def test_an_index_of_shards_with_other_values_or_a_fifo_is_rejected(tmp_path, out, deadline, value):
+    folder = write_folder(tmp_path / "hf")
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(str(folder / "fifo.safetensors"))
+    write_file(folder, "model.safetensors.index.json", json.dumps({"weight_map": value}))
+    rejection(folder, out, folder, "FIFO" if "fifo" in str(value) else "weight_map")
 
 
 @pytest.mark.parametrize(
