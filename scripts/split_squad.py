@@ -43,11 +43,13 @@ def choose(names: Sequence[str], seed: int, count: Optional[int], fraction: floa
 
 
 def check_output(path: str, flag: str, overwrite: bool) -> None:
-    """Raise a `UserError` if an output is a folder or an existing file."""
+    """Raise a `UserError` if an output is a folder or an existing file. `overwrite` allows a SQuAD file."""
     if tf.gfile.IsDirectory(path):
         raise errors.UserError(f"{flag}={path} is a folder, expected the path of a file.")
     if not overwrite:
         files.check_absent(path, flag)
+    elif os.path.lexists(path) and "data" not in squad.load(path):
+        raise errors.UserError(f"--overwrite replaces only SQuAD files, which {flag}={path} is not.")
 
 
 def split(args: argparse.Namespace) -> None:

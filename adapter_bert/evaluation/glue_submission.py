@@ -212,6 +212,10 @@ def make_submission(folders: Sequence[str], output: str, allow_missing: bool = F
     with files.user_errors():
         if not overwrite:
             files.check_absent(output)
+        elif os.path.lexists(output) and not (os.path.isfile(output) and zipfile.is_zipfile(output)):
+            raise errors.UserError(
+                f"--overwrite replaces only zip files, which {output} is not; choose another --output."
+            )
         found = collect(folders, allow_missing)
         files.make_folder(os.path.dirname(output) or ".")
         files.write_bytes(output, _zip_bytes(found))
