@@ -9,6 +9,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import io
+import logging
+from typing import Iterator
 
 import hypothesis
 import pytest
@@ -29,8 +31,10 @@ NAMES = [pytest.param(name, marks=[pytest.mark.xfail] if name in PENDING else []
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory) -> Workshop:
-    return Workshop(str(tmp_path_factory.mktemp("fuzz")))
+def workshop(tmp_path_factory) -> Iterator[Workshop]:
+    logging.disable(logging.CRITICAL)  # pytest would keep every warning
+    yield Workshop(str(tmp_path_factory.mktemp("fuzz")))
+    logging.disable(logging.NOTSET)
 
 
 def read_quietly(reader: Reader, data: bytes) -> None:
@@ -94,4 +98,4 @@ def test_many_changed_files_are_read_or_rejected_with_an_error_message(name, wor
         outcomes = fuzz(reader, settings(ALL_INPUTS // len(READERS) + 1, derandomize=False), meter)
     total, megabytes = sum(outcomes.values()), meter.memory / 1e6
     with capsys.disabled():
-        print(f"\n| {name} | {total:,} | {outcomes['accepted']:,} | {meter.seconds:.3f} | {megabytes:.0f} |")
+        print(f"\n| {name} | {total:,} | {outcomes['accepted']:,} | {meter.seconds:.3f} | {megabytes:.0f} |", end="")
