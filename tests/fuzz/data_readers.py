@@ -138,7 +138,7 @@ def _tar_bz2(workshop: Workshop) -> Reader:
 
 @reader("tar.xz")
 def _tar_xz(workshop: Workshop) -> Reader:
-    return _custom_reader(workshop, "train.tar", list(map(lzma.compress, TARS)))
+    return _custom_reader(workshop, "train.tar.xz", list(map(lzma.compress, TARS)))
 
 
 # ----------------------------------------------------------------------------------------- published data sets

@@ -11,12 +11,13 @@ import struct
 from types import SimpleNamespace
 from typing import Any, Dict, Sequence, Tuple
 
+import pytest
+import tensorflow.compat.v1 as tf
+
 import modeling
 from adapter_bert.common import errors
 from adapter_bert.evaluation import glue_submission
-from adapter_bert.experiments import stream
 from adapter_bert.pipeline import feature_store
-from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.tasks import glue
 from adapter_bert.tasks.task import InputExample
 from adapter_bert.weights import bases, checkpoints, packs
@@ -220,13 +221,6 @@ def _records(workshop: Workshop) -> Reader:
 
 @reader("feature records, valid checksums")
 def _signed_records(workshop: Workshop) -> Reader:
+    if tf.__version__.startswith("1."):
+        pytest.skip("A record with a valid checksum that is not an Example crashes TensorFlow 1.15.")
     return _record_reader(workshop).after(records.sign)
-
-
-@reader("list of tasks")
-def _stream(workshop: Workshop) -> Reader:
-    common = ClassifierSettings(
-        bert_config_file="x", vocab_file="x", init_checkpoint="x", output_dir="x", do_train=True
-    )
-    seed = b"# tasks\n--task_name=CoLA --data_dir=cola --learning_rate=1e-3\n--task_name=RTE --data_dir='a b'\n"
-    return file_reader(workshop.path("tasks.txt"), lambda path: stream.read_tasks(path, common), [seed])
