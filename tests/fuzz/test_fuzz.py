@@ -22,11 +22,6 @@ from tests.fuzz.readers import READERS, Reader, Workshop
 FEW_INPUTS, ALL_INPUTS = 100, 100000
 
 
-# Readers that are being fixed.
-PENDING = ["bert_config.json", "results.json", "Hugging Face index", "AdapterHub head_config.json", "pack, metadata"]
-NAMES = [pytest.param(name, marks=[pytest.mark.xfail] if name in PENDING else []) for name in READERS]
-
-
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory) -> Iterator[Workshop]:
     logging.disable(logging.CRITICAL)  # pytest would keep every warning
@@ -80,7 +75,7 @@ def settings(max_examples: int, derandomize: bool) -> hypothesis.settings:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", READERS)
 def test_changed_files_are_read_or_rejected_with_an_error_message(name, workshop):
     with limits.limited() as meter:
         outcomes = fuzz(make_reader(name, workshop), settings(FEW_INPUTS, derandomize=True), meter)
