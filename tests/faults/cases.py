@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -66,7 +67,6 @@ class Workshop:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._lock = threading.RLock()
-        self._expected: Dict[Tuple[str, ...], Expected] = {}
 
     def prepared(self, server: FaultServer, steps: Sequence[str]) -> str:
         """Return a folder in which the steps of `PREPARATION` have been taken."""
@@ -92,19 +92,24 @@ class Workshop:
 
     def expected(self, server: FaultServer, name: str, *more: str) -> Expected:
         """Return what an undisturbed run of a command does; `more` are additional arguments."""
+        path = os.path.join(self.folder, "expected " + "-".join([name, *more]).replace(" ", "-"))
         with self._lock:
-            key = (name, *more)
-            if key not in self._expected:
-                command = COMMANDS[name]
-                root = os.path.join(self.folder, "expected")
-                shutil.rmtree(root, ignore_errors=True)
-                folders.copy(self.prepared(server, command.prepare), root)
-                before = folders.read(root)
-                outcome = server.run([*command.line, *more], root)
-                assert outcome.code == 0, f"{name}: {outcome.output}"
-                assert not outcome.outside, f"{name} changed {outcome.outside}"
-                self._expected[key] = Expected(before, folders.read(root), folders.all_events(root), outcome)
-            return self._expected[key]
+            if not os.path.exists(path):
+                with open(path + " building", "wb") as file:
+                    pickle.dump(self._run_undisturbed(server, name, more), file)
+                os.rename(path + " building", path)
+            with open(path, "rb") as file:
+                return pickle.load(file)
+
+    def _run_undisturbed(self, server: FaultServer, name: str, more: Sequence[str]) -> Expected:
+        command, root = COMMANDS[name], os.path.join(self.folder, "undisturbed")
+        shutil.rmtree(root, ignore_errors=True)
+        folders.copy(self.prepared(server, command.prepare), root)
+        before = folders.read(root)
+        outcome = server.run([*command.line, *more], root)
+        assert outcome.code == 0, f"{name}: {outcome.output}"
+        assert not outcome.outside, f"{name} changed {outcome.outside}"
+        return Expected(before, folders.read(root), folders.all_events(root), outcome)
 
     def snapshots(self, server: FaultServer, name: str) -> Dict[str, List[int]]:
         """Return what kills at all operations leave: the folder of each different state -> numbers of operations."""
@@ -117,7 +122,7 @@ class Workshop:
                 return json.load(file)
 
     def _take_snapshots(self, server: FaultServer, name: str, copies: str, index: str) -> None:
-        root = os.path.join(self.folder, "expected")
+        root = os.path.join(self.folder, "undisturbed")
         for path in (root, copies):
             shutil.rmtree(path, ignore_errors=True)
         folders.copy(self.prepared(server, COMMANDS[name].prepare), root)

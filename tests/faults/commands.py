@@ -130,7 +130,9 @@ COMMANDS = {
         True,
     ),
     "predict texts": Command(
-        ("bert", "cola", "run", "texts"), ["scripts/predict.py", "--run=run", "--input=texts.txt"], is_slow=True
+        ("bert", "cola", "run", "texts"),
+        ["scripts/predict.py", "--run=run", "--input=texts.txt", "--init_checkpoint=bert/bert_model.ckpt"],
+        is_slow=True,
     ),
     "convert from hf": Command(("bert", "hf"), PREPARATION["google"], ("google",)),
     "convert from hf, overwrite": Command(
