@@ -216,6 +216,7 @@ def read_input(path: str, kind: str, flag: str) -> bytes:
 
 def check_absent(path: str, flag: str = "--output") -> None:
     """Raise a `UserError` if the path, which `flag` sets, exists. The script must also have the flag `--overwrite`."""
+    remove_leftovers(os.path.dirname(path))  # of a command that was killed when its output was complete
     if tf.gfile.Exists(path):
         raise errors.UserError(f"{path} already exists; choose another {flag}, or add --overwrite to replace it.")
 

@@ -86,6 +86,7 @@ class Bank:
         outer = base if files.is_inside(folder, base) else containing(os.path.dirname(folder))
         if outer:
             raise errors.UserError(f"The new bank {folder} would be inside {outer}; choose another folder.")
+        files.remove_leftovers(os.path.dirname(folder))  # of a command that was killed when its bank was complete
         if os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
             raise _folder_exists(folder)
         return folder

@@ -13,6 +13,7 @@ import concurrent.futures
 import fnmatch
 import json
 import os
+import random
 import re
 import threading
 import time
@@ -30,6 +31,12 @@ def _spread(count: int, number: int) -> List[int]:
     return sorted({1 + index * count // number for index in range(number)}) if count else []
 
 
+def _ends_of_series(operations: Sequence[str], numbers: Sequence[int]) -> List[int]:
+    """Return the first and last of consecutive equal operations, e.g. of those that write one file."""
+    lines = ["", *operations, ""]
+    return [at for at in numbers if not lines[at - 1] == lines[at] == lines[at + 1]]
+
+
 def cases_of(name: str, kind: str, operations: Sequence[str]) -> List[Case]:
     """Return the cases of one kind for a command; `operations` are those of an undisturbed run.
 
@@ -43,7 +50,8 @@ def cases_of(name: str, kind: str, operations: Sequence[str]) -> List[Case]:
         later = _spread(count, 5) if command.is_slow else list(range(1, count + 1))
         return whole + [Case(name, kind, at) for at in later if at > 1]
     if kind == "full":
-        return [Case(name, kind, at) for at, line in enumerate(operations, 1) if WRITES.match(line)]
+        numbers = [at for at, line in enumerate(operations, 1) if WRITES.match(line)]
+        return [Case(name, kind, at) for at in (_ends_of_series(operations, numbers) if command.is_slow else numbers)]
     if kind == "two starts" and command.is_slow:
         seeds = [OTHER_SEED] if "--do_train=true" in command.line else []
         return [Case(name, kind, at, where) for where in ["", *seeds] for at in _spread(count, 8) or [1]]
@@ -126,6 +134,7 @@ def run(
     deadline = time.monotonic() + seconds
     with FaultServer() as server:
         jobs = list(_jobs(workshop, server, results, names, kinds))
+    random.Random(1).shuffle(jobs)  # so that a part of the sweep says something about all commands
     queue = iter(jobs)
     lock, done = threading.Lock(), []
 

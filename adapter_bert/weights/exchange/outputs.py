@@ -88,6 +88,7 @@ class OutputFolder:
         self._check_content()
 
     def _check_content(self) -> None:
+        files.remove_leftovers(os.path.dirname(self.path))  # of a command that was killed when its output was complete
         if not os.path.lexists(self.path):
             return
         with files.user_errors(f"Cannot write to {self.path}"):
