@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
-from adapter_bert.common import errors, json_files
+from adapter_bert.common import checkpoint_index, errors, json_files
 from adapter_bert.model import fused_ops
 from adapter_bert.model.adapter_config import MAX_SIZE
 from adapter_bert.model.dropout import dropout, dropout_seed, next_pass
@@ -360,8 +360,9 @@ def get_assignment_map_from_checkpoint(
     matched variable (all values are 1).
     """
     wanted = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
-    assignment_map = collections.OrderedDict(
-        (name, name) for name, _ in tf.train.list_variables(init_checkpoint) if name in wanted
-    )
+    is_folder = tf.gfile.IsDirectory(init_checkpoint)
+    prefix = is_folder and tf.train.latest_checkpoint(init_checkpoint) or init_checkpoint
+    found = checkpoint_index.read_shapes(prefix)
+    assignment_map = collections.OrderedDict((name, name) for name in found if name in wanted)
     initialized = {form: 1 for name in assignment_map for form in (name, name + ":0")}
     return assignment_map, initialized

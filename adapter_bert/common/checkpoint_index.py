@@ -38,9 +38,9 @@ MAX_ELEMENTS = 2**31
 MAX_SLICES = 1000  # of one variable; TensorFlow compares them with each other
 
 _FOOTER_BYTES, _TRAILER_BYTES, _MAGIC = 48, 5, 0xDB4775248B80FB57
-_NUMBERS = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.int16, tf.int32, tf.int64, tf.bool)
-_NUMBERS += (tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.complex64, tf.complex128)
-_ITEM_BYTES = {dtype.as_datatype_enum: dtype.size for dtype in _NUMBERS}
+_FLOATS = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128]
+_INTEGERS = [tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64]
+_ITEM_BYTES = {dtype.as_datatype_enum: dtype.size for dtype in _FLOATS + _INTEGERS}
 _STRING = tf.string.as_datatype_enum  # e.g. the object graph in checkpoints of TensorFlow 2
 
 
@@ -51,9 +51,12 @@ def read_shapes(prefix: str) -> Dict[str, Shape]:
       errors.UserError: the index is damaged, or does not match the data files.
     """
     path = prefix + ".index"
-    if not tf.gfile.Glob(path):  # TensorFlow would look for a checkpoint in the format used before 2016
-        raise errors.UserError(f"TensorFlow does not find {path}: rename folders with [ or \\ in their names.")
-    data = files.read_bytes(path, f"Cannot read the checkpoint {prefix}", MAX_BYTES)
+    data = files.read_bytes(path, f"Cannot read {path}", MAX_BYTES)
+    # Otherwise TensorFlow would read something else: the newest checkpoint in the folder, or a format from before 2016.
+    if tf.gfile.IsDirectory(prefix) or not tf.gfile.Glob(path):
+        raise errors.UserError(
+            f"TensorFlow cannot read {path}: there must be no folder {prefix}, and no [ or \\ in the names of folders."
+        )
     try:
         header, entries = _read_entries(data)
         shapes = {name: _shape_of(name, entry) for name, entry in entries.items()}

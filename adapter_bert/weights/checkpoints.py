@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -11,7 +10,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import optimization
-from adapter_bert.common import errors, files
+from adapter_bert.common import checkpoint_index, errors, files
 
 # Checkpoints of a run: the trained variables, and Adam's slots, which are kept only for the newest checkpoint.
 MODEL_NAME, OPTIMIZER_NAME = "model.ckpt", "optimizer.ckpt"
@@ -92,29 +91,23 @@ def _record(folder: str, names: Sequence[str]) -> None:
     files.write_text(os.path.join(folder, STATE_FILE), str(state))
 
 
-@contextlib.contextmanager
-def _reader(prefix: str) -> Iterator[Any]:
-    """Yield a reader of a checkpoint; a damaged one raises `errors.UserError`."""
-    for path in files_of(prefix):
-        files.check_regular_file(path)
-    try:
-        yield tf.train.load_checkpoint(prefix)
-    except Exception as error:  # the reader raises many types, including IndexError
-        message = f"The checkpoint {prefix} is damaged and cannot be read: {errors.reason(error)}."
-        raise errors.UserError(message) from None
-
-
 def read_shapes(prefix: str) -> Mapping[str, Tuple[int, ...]]:
-    """Return name -> shape of all variables in a checkpoint, sorted by name."""
-    with _reader(prefix) as reader:
-        return {name: tuple(shape) for name, shape in sorted(reader.get_variable_to_shape_map().items())}
+    """Return name -> shape of all numeric variables in a checkpoint, sorted by name."""
+    return checkpoint_index.read_shapes(prefix)
 
 
 def each_tensor(prefix: str, names: Sequence[str]) -> Iterator[Tuple[str, np.ndarray]]:
     """Yield (name, value) of these variables one at a time, so that a BERT need not fit into memory twice."""
-    with _reader(prefix) as reader:
+    missing = set(names) - set(read_shapes(prefix))
+    if missing:
+        raise errors.UserError(f"The checkpoint {prefix} lacks the variables {errors.first_names(sorted(missing))}.")
+    try:
+        reader = tf.train.NewCheckpointReader(prefix)
         for name in names:
             yield name, reader.get_tensor(name)
+    except Exception as error:  # the reader raises many types, including IndexError
+        message = f"The checkpoint {prefix} is damaged and cannot be read: {errors.reason(error)}."
+        raise errors.UserError(message) from None
 
 
 def read_tensors(prefix: str, names: Sequence[str]) -> Dict[str, np.ndarray]:
@@ -124,8 +117,8 @@ def read_tensors(prefix: str, names: Sequence[str]) -> Dict[str, np.ndarray]:
 
 def read_step(prefix: str) -> int:
     """Return the training step of a checkpoint; 0 if it does not contain one."""
-    with _reader(prefix) as reader:
-        return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
+    is_recorded = read_shapes(prefix).get("global_step") == ()
+    return int(read_tensors(prefix, ["global_step"])["global_step"]) if is_recorded else 0
 
 
 def write(tensors: Mapping[str, np.ndarray], prefix: str, num_shards: int = 1) -> None:

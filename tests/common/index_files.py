@@ -23,7 +23,7 @@ def entry(shape: Sequence[int] = (2,), **fields: Any) -> bytes:
     for length in shape:
         size *= length
     values = {"dtype": FLOAT, "shape": {"dim": [{"size": each} for each in shape]}, "size": size % 2**40}
-    values["crc32c"] = checkpoint_index._masked_crc32c(bytes(values["size"] % 64))
+    values["crc32c"] = checkpoint_index._masked_crc32c(bytes(values["size"] % 65))
     return tensor_bundle_pb2.BundleEntryProto(**dict(values, **fields)).SerializeToString()
 
 
