@@ -140,7 +140,7 @@ DAMAGED = {
     "file -1 of 1": (index_of({b"a": entry(shard_id=-1)}), "-1 of 1"),
     "file 0 of 0": (index_of({b"a": entry()}, header(num_shards=0)), "0 of 0"),
     "missing file": (index_of({b"a": entry(shard_id=1)}, header(num_shards=2)), "data-00001-of-00002"),
-    "beyond the data": (index_of({b"a": entry(offset=57)}), 64),
+    "larger than the data": (index_of({b"a": entry((17,))}), 64),
     "before the data": (index_of({b"a": entry(offset=-8)}), 64),
     "too few bytes": (index_of({b"a": entry(size=4)}), "4 bytes", 8),
     "too many bytes": (index_of({b"a": entry(size=12)}), "12 bytes", 8),
@@ -230,6 +230,13 @@ def test_a_checkpoint_that_tensorflow_would_not_find_is_named(tmp_path):
     (tmp_path / "run[1]").mkdir()
     prefix = write_checkpoint(tmp_path / "run[1]", index_of({b"a": entry()}))
     assert_mentions(message_of(checkpoints.read_shapes, prefix), prefix, "[")
+
+
+@pytest.mark.parametrize("offset", [57, 2**40, 2**62, 2**63 - 1])
+def test_only_tensors_behind_the_end_of_the_data_cannot_be_read(tmp_path, offset):
+    prefix = write_checkpoint(tmp_path, index_of({b"a": entry(offset=offset), b"b": entry()}))
+    np.testing.assert_array_equal(checkpoints.read_tensors(prefix, ["b"])["b"], [0, 0])
+    assert_mentions(message_of(checkpoints.read_tensors, prefix, ["a"]), prefix, "damaged")
 
 
 def test_text_is_never_read(tmp_path):
