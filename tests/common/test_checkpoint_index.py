@@ -268,7 +268,7 @@ for prefix in sys.stdin.read().split():
     for name in shapes:
         try:
             reader.get_tensor(name)
-        except tf.errors.OpError:  # e.g. a wrong checksum
+        except Exception:  # e.g. a wrong checksum; an IndexError behind the end of the file
             break
     print("accepted", prefix)
 """
