@@ -170,6 +170,9 @@ def _check_output(prefix: str, overwrite: bool) -> List[str]:
     if "://" in prefix:
         raise errors.UserError(f"{prefix} is not local: write to a local folder, then copy the files.")
     outputs.check_file(prefix)
+    folder = os.path.realpath(checkpoints.folder_of(prefix))
+    for place in (folder, os.path.dirname(folder)):
+        files.remove_leftovers(place)  # of an export that was killed when the checkpoint was complete
     older = checkpoints.files_of(prefix)
     if older and not overwrite:
         raise errors.UserError(f"{older[0]} already exists; choose another --output, or add --overwrite.")
