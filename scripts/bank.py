@@ -30,6 +30,7 @@ import tabulate
 
 from adapter_bert import tasks
 from adapter_bert.common import errors, files
+from adapter_bert.common.streams import printable
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, packs
@@ -72,12 +73,13 @@ def list_packs(bank: Bank, args: argparse.Namespace) -> None:
     summaries = bank.summaries()
     print(f"{bank.folder}: {_describe_base(bank)}.")
     if summaries:
-        rows = [_cells(summary) for summary in summaries]
+        rows = [list(map(printable, _cells(summary))) for summary in summaries]
         print(tabulate.tabulate(rows, TITLES, "plain", colalign=ALIGNMENT, disable_numparse=True))
     for summary in summaries:
         if summary.problem:
             print(f"BAD   {summary.name}: {summary.problem}")
     print(_describe_totals(summaries, parameters.count(bank.base.shapes)))
+    errors.check_output()
 
 
 def _cells(summary: PackSummary) -> Sequence[str]:
@@ -122,11 +124,13 @@ def show(bank: Bank, args: argparse.Namespace) -> None:
         **dataclasses.asdict(pack.config),
     }
     if args.json:
-        print(json.dumps(files.finite(values), indent=2, ensure_ascii=False))
-        return
-    if pack.config.adapter:
-        values["adapter"] = dict(pack.config.adapter, layers=pack.config.adapter.get("layers") or "all")
-    print("\n".join(_lines(values)))
+        is_ascii = sys.stdout.encoding.lower().replace("-", "") != "utf8"
+        print(json.dumps(files.finite(values), indent=2, ensure_ascii=is_ascii))
+    else:
+        if pack.config.adapter:
+            values["adapter"] = dict(pack.config.adapter, layers=pack.config.adapter.get("layers") or "all")
+        print("\n".join(map(printable, _lines(values))))
+    errors.check_output()
 
 
 def _lines(values: Mapping[str, Any], indent: str = "") -> List[str]:
@@ -160,10 +164,8 @@ def add(bank: Bank, args: argparse.Namespace) -> None:
 
 def _add(bank: Bank, pack: packs.Pack, args: argparse.Namespace) -> None:
     path = bank.add(pack, args.name or pack.config.task.lower(), args.replace)
-    print(
-        f"Added {path}: task {pack.config.task}, {pack.num_parameters:,} parameters, {files.size(path) / 1e6:.3g} MB, "
-        f"fingerprint {pack.fingerprint}."
-    )
+    task, count, size = printable(pack.config.task), pack.num_parameters, files.size(path) / 1e6
+    print(f"Added {path}: task {task}, {count:,} parameters, {size:.3g} MB, fingerprint {pack.fingerprint}.")
 
 
 def _with_results(pack: packs.Pack, path: str) -> packs.Pack:
@@ -193,9 +195,11 @@ def verify(bank: Bank, args: argparse.Namespace) -> None:
     """Check every byte of base and packs; the exit code is 1 if something is wrong."""
     problems = []
     for name, problem in bank.verify():
-        print(f"BAD   {name}: {problem}" if problem else f"good  {name}", flush=True)
+        print(printable(f"BAD   {name}: {problem}" if problem else f"good  {name}"))
+        errors.check_output()
         problems.append(problem)
     print(f"{problems.count(None)} of {len(problems)} are good (including the base, {BASE}).")
+    errors.check_output()
     if any(problems):
         sys.exit(1)
 

@@ -19,6 +19,7 @@ system.configure_tensorflow()
 
 from adapter_bert.common import files, json_files
 from adapter_bert.common.errors import UserError, exits_on_user_error
+from adapter_bert.common.streams import printable
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases
 from adapter_bert.weights.exchange import huggingface
@@ -45,7 +46,7 @@ def print_weights(base: bases.Base, sources: List[str], output_dir: str) -> None
     """Report the weights that were read and written."""
     config, shapes = base.config, base.shapes
     print(
-        f"Read: {', '.join(sources)} ({config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"Read: {printable(', '.join(sources))} ({config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} heads, {config.vocab_size} WordPieces, activation {config.hidden_act})"
     )
     print(f"Wrote: {len(shapes)} tensors, {parameters.count(shapes):,} parameters, to {os.path.realpath(output_dir)}")
@@ -57,7 +58,7 @@ def convert(args: argparse.Namespace) -> None:
     done = huggingface.convert(args.hf_dir, args.output_dir, args.overwrite)
     base = bases.Base.find(os.path.realpath(args.output_dir))
     print_weights(base, done.sources, args.output_dir)
-    print(f"Skipped: {', '.join(done.skipped) or 'nothing'}")
+    print(f"Skipped: {printable(', '.join(done.skipped)) or 'nothing'}")
     if done.pooler_is_random:
         print("Warning: the weights have no pooler, like those of masked language models; a random one was written.")
         print("Adapter tuning freezes it, so it stays random.")

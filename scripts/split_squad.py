@@ -22,7 +22,7 @@ system.configure_tensorflow()
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, streams
 from adapter_bert.tasks import squad
 
 
@@ -71,7 +71,8 @@ def split(args: argparse.Namespace) -> None:
         chosen = [name for name in unique if (name in dev) == is_dev]
         part = dict(content, data=[article for name, article in zip(names, content["data"]) if (name in dev) == is_dev])
         count = squad.parse(part, f"{args.file}, part for {path}").num_questions
-        parts.append((path, part, f"{path}: {len(chosen)} articles, {count} questions\n  {', '.join(chosen)}"))
+        titles = streams.printable(", ".join(chosen))
+        parts.append((path, part, f"{path}: {len(chosen)} articles, {count} questions\n  {titles}"))
     for path, part, summary in parts:
         files.make_folder(os.path.dirname(path) or ".")
         # ASCII escapes also represent lone surrogates, which UTF-8 cannot.

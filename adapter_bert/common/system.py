@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
+
+from adapter_bert.common import streams
 
 # Parameters of mallopt, from glibc's malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
@@ -25,6 +28,10 @@ def keep_freed_memory() -> None:
 
 def configure_tensorflow() -> None:
     """Set TensorFlow's environment variables. Call this before TensorFlow is imported; values already set are kept."""
+    streams.open_descriptors()
+    if sys.flags.optimize > 1:
+        program = os.path.basename(sys.argv[0])
+        sys.exit(f"{program}: error: TensorFlow needs docstrings: omit Python's option -OO and PYTHONOPTIMIZE=2.")
     # Silence messages about missing GPU libraries.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # oneDNN's matrix products are 10% faster on small batches; TensorFlow disables them without AVX-512.

@@ -12,7 +12,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import tabulate
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, streams
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.tasks import encodings, glue
@@ -121,7 +121,8 @@ class TaskFile:
             score += " (collapsed)" if self.results.collapsed else ""
             # E.g. the diagnostics of a run that was evaluated on MNLI.
             score += "" if self.results.task == self.task.name else f" on {self.results.task}"
-        return self.task.submission, self.run, score, len(self.text.rstrip("\n").split("\n")) - 1
+        names = streams.printable(self.run), streams.printable(score)
+        return (self.task.submission, *names, len(self.text.rstrip("\n").split("\n")) - 1)
 
 
 def find_runs(folders: Iterable[str]) -> Dict[str, List[str]]:
