@@ -152,7 +152,10 @@ def rename(temporary: str, path: str) -> None:
 
 def _sync(path: str) -> None:
     with open(path, "rb") as file:
-        os.fsync(file.fileno())  # the rename may survive a power cut that unwritten data does not
+        try:
+            os.fsync(file.fileno())  # the rename may survive a power cut that unwritten data does not
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
 
 
 def write_bytes(path: str, data: bytes, replace: bool = True) -> None:

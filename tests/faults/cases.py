@@ -275,10 +275,11 @@ class Trial:
         finally:
             os.close(writer)
         output = done.stdout.decode("utf-8", "replace")
-        problems = _speech_problems(
-            Outcome(done.returncode, output, [], []), "stderr" in case.where or "both" in case.where
-        )
-        if done.returncode != 0 and not case.where.startswith("stdout"):
+        may_be_silent = not case.where.startswith("stdout") or "broken" in case.where
+        problems = _speech_problems(Outcome(done.returncode, output, [], []), may_be_silent)
+        # A command fails only if its result is what it prints, and that is lost.
+        is_lost = not command.outputs and not case.where.startswith("stderr")
+        if (done.returncode != 0) != is_lost:
             problems.append(f"exit code {done.returncode}: {output.strip()[-200:]}")
         return problems + self._result_problems(self._expected)
 

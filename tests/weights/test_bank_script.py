@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from adapter_bert.weights import checkpoints, fingerprints, packs
 from adapter_bert.weights.bank import Bank
 from adapter_bert.weights.exchange import huggingface
 from scripts import bank as command
-from tests.helpers import assert_mentions, make_pack
+from tests.helpers import ROOT, assert_mentions, make_pack
 from tests.weights.test_bank import damage
 
 SPANS = {"head": "span", "task": "SQuAD-v1.1", "metrics": {"f1": 81.25, "exact_match": 72.5}}
@@ -255,3 +257,33 @@ def test_verify_exits_with_code_1_if_something_is_wrong(bank, here, capsys):
     lines = capsys.readouterr().out.split("\n")
     assert lines[:2] == ["good  base/", "good  good"] and lines[2].startswith("BAD   wrong: The pack ")
     assert lines[3].startswith("2 of 3 are good")
+
+
+UNSAFE = "a\x1b[2J\nb\u202e\x9b"
+ESCAPED = r"a\u001b[2J\nb\u202e\u009b"
+
+
+def test_names_in_packs_are_printed_without_control_characters(bank, here, tmp_path, capsys):
+    pack = make_pack(bank.base, task=UNSAFE, labels=[UNSAFE, "good"], metrics={UNSAFE: 0.5}, created=UNSAFE)
+    shown = run(capsys, "add", here, write_pack(tmp_path, pack), "--name=one")
+    shown += run(capsys, "show", here, "one") + run(capsys, "list", here)
+    assert shown.count(ESCAPED) >= 6
+    assert UNSAFE[:2] not in shown and "\u202e" not in shown and "\x9b" not in shown
+    assert len(run(capsys, "list", here).splitlines()) == 4  # base, titles, pack, totals
+
+
+def test_packs_are_removed_and_bad_ones_reported_even_if_nobody_reads_it(bank, here):
+    def process(*args: str, shell: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, os.path.join(ROOT, "scripts", "bank.py"), *args, here]
+        environment = dict(os.environ, PYTHONPATH=ROOT)
+        shown = subprocess.run(["sh", "-c", f'"$0" "$@" {shell}', *command], stderr=subprocess.PIPE, env=environment)
+        assert b"Traceback" not in shown.stderr and b"Exception ignored" not in shown.stderr
+        return shown
+
+    for name in ("one", "two", "three"):
+        bank.add(make_pack(bank.base), name)
+    removal = process("remove", "one", "two", shell=">&-")
+    assert (removal.returncode, removal.stderr, bank.names()) == (0, b"", ["three"])
+    listing = process("list", shell="> /dev/full")
+    assert listing.returncode == 1
+    assert_mentions(listing.stderr.decode(), "bank.py: error: ", "standard output", "No space left on device")
