@@ -77,7 +77,7 @@ def list_packs(bank: Bank, args: argparse.Namespace) -> None:
         print(tabulate.tabulate(rows, TITLES, "plain", colalign=ALIGNMENT, disable_numparse=True))
     for summary in summaries:
         if summary.problem:
-            print(f"BAD   {summary.name}: {summary.problem}")
+            print(printable(f"BAD   {summary.name}: {summary.problem}"))
     print(_describe_totals(summaries, parameters.count(bank.base.shapes)))
     errors.check_output()
 
