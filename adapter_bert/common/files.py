@@ -52,7 +52,9 @@ def user_errors(failure: str = "File system error") -> Iterator[None]:
     except (FileExistsError, BrokenPipeError):  # raised by `rename_noreplace`, and by `| head`
         raise
     except (OSError, tf.errors.OpError) as error:
-        raise errors.UserError(f"{failure}: {errors.reason(error)}.") from None
+        # Name the file as the user knows it, without the temporary names of this module and of TensorFlow.
+        reason = re.sub(r"\.[0-9a-f]{8}\.partial/|\.tempstate\d+", "", errors.reason(error))
+        raise errors.UserError(f"{failure}: {reason}.") from None
 
 
 @contextlib.contextmanager

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import pty
 import resource
 import subprocess
-
-import pytest
 
 from tests.helpers import assert_mentions, command_line, read_results
 
@@ -33,27 +30,6 @@ def test_training_without_standard_streams_completes(given, trained):
                 assert b"INFO" not in file.read()
 
 
-@pytest.mark.long
-def test_training_whose_log_is_no_longer_read_completes(given, trained):
-    process = train(given, "2>&1 | head -1", stdout=subprocess.PIPE)
-    assert (process.returncode, process.stdout.count(b"\n")) == (0, 1)
-    assert_finished(given, trained)
-
-
-@pytest.mark.long
-def test_training_whose_terminal_is_closed_completes(given, trained):
-    ours, theirs = pty.openpty()
-    command = command_line(dict(given, do_train="true", do_eval="true"))
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=dict(os.environ, COLUMNS="1"))
-    os.close(theirs)
-    shown = b""
-    while b"%|" not in shown:  # the progress bar
-        shown += os.read(ours, 1000)
-    os.close(ours)
-    assert process.wait(timeout=300) == 0
-    assert_finished(given, trained)
-
-
 def assert_one_error(process: subprocess.CompletedProcess, *facts: object) -> None:
     text = process.stderr.decode("utf-8")
     assert process.returncode == 1 and "Traceback" not in text
@@ -71,20 +47,3 @@ def test_a_file_that_the_system_refuses_is_named_with_the_reason(given, trained)
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
     assert_one_error(process, os.path.join(given["output_dir"], "optimizer.ckpt-8.data"), "step 8", "File too large")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kilobytes", [4, 24, 48, 72])
-def test_a_full_disk_is_named_with_the_file_and_the_same_command_continues(given, trained, tmp_path, kilobytes):
-    disk = str(tmp_path / "disk")
-    os.mkdir(disk)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", disk], check=False).returncode:
-        pytest.skip("only root can mount a small disk")
-    try:
-        given["output_dir"] = os.path.join(disk, "out")
-        assert_one_error(train(given, stderr=subprocess.PIPE), disk, "No space left on device")
-        subprocess.run(["mount", "-o", "remount,size=10m", disk], check=True)
-        assert train(given, "2>/dev/full").returncode == 0
-        assert_finished(given, trained)
-    finally:
-        subprocess.run(["umount", disk], check=True)
