@@ -65,7 +65,8 @@ class Workshop:
     """Prepares folders for commands, in one work folder that several `Trial`s share."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
+        self.folder = os.path.realpath(folder)
+        self.undisturbed = os.path.join(self.folder, "undisturbed")  # where commands run and snapshots are taken
         self._lock = threading.RLock()
 
     def prepared(self, server: FaultServer, steps: Sequence[str]) -> str:
@@ -102,7 +103,7 @@ class Workshop:
                 return pickle.load(file)
 
     def _run_undisturbed(self, server: FaultServer, name: str, more: Sequence[str]) -> Expected:
-        command, root = COMMANDS[name], os.path.join(self.folder, "undisturbed")
+        command, root = COMMANDS[name], self.undisturbed
         shutil.rmtree(root, ignore_errors=True)
         folders.copy(self.prepared(server, command.prepare), root)
         before = folders.read(root)
@@ -122,7 +123,7 @@ class Workshop:
                 return json.load(file)
 
     def _take_snapshots(self, server: FaultServer, name: str, copies: str, index: str) -> None:
-        root = os.path.join(self.folder, "undisturbed")
+        root = self.undisturbed
         for path in (root, copies):
             shutil.rmtree(path, ignore_errors=True)
         folders.copy(self.prepared(server, COMMANDS[name].prepare), root)
@@ -166,6 +167,7 @@ class Trial:
         """Check the state that a killed command has left, a folder, and run the command again."""
         self._expected = self._workshop.expected(self._server, name)
         self._restore(state)
+        folders.replace_in_json(self._root, self._workshop.undisturbed, self._root)
         return self._check_and_repeat(COMMANDS[name])
 
     def left_by_kill(self, name: str, at: int) -> str:

@@ -135,3 +135,14 @@ def unreadable(folder: str) -> List[str]:
 def copy(source: str, target: str) -> None:
     """Copy a folder with its links, times and permissions; the target must not exist."""
     subprocess.run(["cp", "-a", source, target], check=True)
+
+
+def replace_in_json(folder: str, old: str, new: str) -> None:
+    """Replace a text, e.g. an absolute path that a run has recorded, in all JSON files below a folder."""
+    for path in read(folder):
+        full = os.path.join(folder, path)
+        if path.endswith(".json") and not os.path.islink(full):
+            with open(full, "rb") as file:
+                data = file.read()
+            with open(full, "wb") as file:
+                file.write(data.replace(old.encode(), new.encode()))
