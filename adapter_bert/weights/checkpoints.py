@@ -73,6 +73,9 @@ def find_latest(folder: str) -> Optional[str]:
 
 def _recorded_names(folder: str) -> List[str]:
     """Return the base names of the recorded checkpoints, the newest last; nothing if there are none."""
+    state_file = os.path.join(folder, STATE_FILE)
+    if tf.gfile.Exists(state_file):
+        files.check_regular_file(state_file)
     try:
         state = tf.train.get_checkpoint_state(folder)
     except (ValueError, tf.errors.OpError):

@@ -78,3 +78,8 @@ def test_the_newest_checkpoint_is_in_the_folder_itself(tmp_path, other):
     (tmp_path / "run" / "checkpoint").write_text(f'model_checkpoint_path: "{moved}/model.ckpt-3"\n')
     message = message_of(checkpoints.find_latest, str(tmp_path / "run"))
     assert_mentions(message, tmp_path / "run" / "checkpoint", tmp_path / "run" / "model.ckpt-3.index")
+
+
+def test_a_fifo_in_place_of_the_state_file_is_never_opened(tmp_path, deadline):
+    os.mkfifo(str(tmp_path / "checkpoint"))
+    assert_mentions(message_of(checkpoints.find_latest, str(tmp_path)), tmp_path / "checkpoint", "FIFO")
