@@ -7,6 +7,7 @@ counts the operations that change files below one folder, and interferes at a ch
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import importlib
 import json
@@ -185,8 +186,9 @@ class _Child:
             code = _run_script(command)
             # Exit like a program, but without destroying all objects, which takes a second.
             atexit._run_exitfuncs()
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(ValueError):  # an exit handler has closed it
+                    stream.flush()
             os._exit(code)
 
     def wait(self, options: int = 0) -> bool:
