@@ -124,7 +124,7 @@ def show(bank: Bank, args: argparse.Namespace) -> None:
         **dataclasses.asdict(pack.config),
     }
     if args.json:
-        is_ascii = sys.stdout.encoding.lower().replace("-", "") != "utf8"
+        is_ascii = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
         print(json.dumps(files.finite(values), indent=2, ensure_ascii=is_ascii))
     else:
         if pack.config.adapter:

@@ -84,10 +84,9 @@ def protect() -> None:
             stream = stream or open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             if number:
                 stream = _replace(stream, line_buffering=stream.line_buffering or number == 2)
-            elif stream.encoding.lower() in ("ascii", "us-ascii", "ansi_x3.4-1968"):
+            elif (stream.encoding or "").lower() in ("ascii", "us-ascii", "ansi_x3.4-1968"):
                 stream.reconfigure(encoding="utf-8")  # which includes ASCII
             setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
     width = shutil.get_terminal_size().columns
     if "COLUMNS" in os.environ or width < _MIN_COLUMNS:
         os.environ["COLUMNS"] = str(max(width, _MIN_COLUMNS))

@@ -29,12 +29,12 @@ def trial(workshop, server):
 @pytest.mark.parametrize(
     "name, kind",
     [
-        ("bank create", "kill"),
+        pytest.param("bank create", "kill", marks=pytest.mark.long),
         ("bank add", "kill"),
         ("bank add", "full"),
         ("bank add", "read only"),
         ("bank add", "two starts"),
-        ("bank add, replace", "kill"),
+        pytest.param("bank add, replace", "kill", marks=pytest.mark.long),
     ],
 )
 def test_a_bank_survives_at_every_operation(trial, workshop, server, name, kind):
@@ -43,6 +43,7 @@ def test_a_bank_survives_at_every_operation(trial, workshop, server, name, kind)
     assert {case: trial.run(case) for case in cases} == dict.fromkeys(cases, [])
 
 
+@pytest.mark.long
 def test_a_killed_training_continues_to_the_same_weights(trial, workshop, server):
     operations = workshop.expected(server, "train").outcome.operations
     # TensorFlow has written the first checkpoint, but not recorded it.
@@ -50,6 +51,7 @@ def test_a_killed_training_continues_to_the_same_weights(trial, workshop, server
     assert trial.run(Case("train", "kill", at)) == []
 
 
+@pytest.mark.long
 def test_snapshots_show_what_kills_leave(trial, workshop, server):
     """The full sweep derives the kills of slow commands from them."""
     name = "bank create"

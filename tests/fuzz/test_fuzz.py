@@ -1,6 +1,6 @@
 """No reader of foreign bytes raises anything but a `UserError`, takes a second, or a gigabyte of memory.
 
-By default, each reader gets a hundred inputs, always the same ones. `-m fuzz` runs 100,000 new inputs and prints a
+By default, each reader gets fifty inputs, always the same ones. `-m fuzz` runs 100,000 new inputs and prints a
 table; `-k` selects readers, and `--hypothesis-seed` repeats a run.
 """
 
@@ -19,7 +19,7 @@ from adapter_bert.common import errors
 from tests.fuzz import data_readers, exchange_readers, limits, mutations, weight_readers  # noqa: F401
 from tests.fuzz.readers import READERS, Reader, Workshop
 
-FEW_INPUTS, ALL_INPUTS = 100, 100000
+FEW_INPUTS, ALL_INPUTS = 50, 100000
 
 
 @pytest.fixture(scope="module")
