@@ -9,8 +9,9 @@ import os
 import re
 import resource
 import sys
+import threading
 from types import TracebackType
-from typing import Optional, Type
+from typing import Any, Callable, Optional, Type
 
 from adapter_bert.common import streams
 
@@ -42,12 +43,24 @@ def configure_tensorflow() -> None:
         os.environ.pop("TF_USE_LEGACY_KERAS", None)
     if "tensorflow" not in sys.modules and sys.excepthook is sys.__excepthook__:  # in a program, not in a notebook
         sys.excepthook = _report_lack_of_memory
+        if sys.version_info >= (3, 8):
+            threading.excepthook = _report_in_main_thread(threading.excepthook)
     # Silence messages about missing GPU libraries.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # oneDNN's matrix products are 10% faster on small batches; TensorFlow disables them without AVX-512.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # A session with its own number of threads, e.g. a predictor's, must not limit the other sessions of the process.
     os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")
+
+
+def _report_in_main_thread(report: Callable[[Any], object]) -> Callable[[Any], None]:
+    """Report failed threads, except TensorFlow's summary writer: the main thread raises its error again."""
+
+    def report_others(args: Any) -> None:
+        if args.thread is None or args.thread.name != "EventLoggerThread":
+            report(args)
+
+    return report_others
 
 
 def _report_lack_of_memory(kind: Type[BaseException], error: BaseException, traceback: Optional[TracebackType]) -> None:

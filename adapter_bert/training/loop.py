@@ -164,10 +164,11 @@ class TrainingLoop:
                 f"The loss became NaN or infinite{failed_at}: lower --learning_rate (it is {settings.learning_rate}) "
                 f"and use another --output_dir. Last good weights: {good}."
             ) from None
-        except (OSError, tf.errors.OpError) as error:
+        except (OSError, RuntimeError, tf.errors.OpError) as error:
             if isinstance(error, OSError) or _FILE_SYSTEM_ERROR.search(str(error)):
                 with files.user_errors(f"Cannot write to {self._folder.path}"):
-                    raise
+                    # The summary writer raises a RuntimeError.
+                    raise (OSError(str(error)) if isinstance(error, RuntimeError) else error) from None
             if not isinstance(error, tf.errors.ResourceExhaustedError):
                 raise
             raise errors.UserError(

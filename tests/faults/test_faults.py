@@ -52,6 +52,14 @@ def test_a_killed_training_continues_to_the_same_weights(trial, workshop, server
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["/run/events.out", "/run/eval/events.out", "/optimizer.ckpt-2.data"])
+def test_a_training_on_a_full_disk_ends_with_one_line_and_continues(trial, workshop, server, name):
+    operations = workshop.expected(server, "train").outcome.operations
+    at = next(number for number, line in enumerate(operations, 1) if line.startswith("fwrite ") and name in line)
+    assert trial.run(Case("train", "full", at)) == []
+
+
+@pytest.mark.long
 def test_snapshots_show_what_kills_leave(trial, workshop, server):
     """The full sweep derives the kills of slow commands from them."""
     name = "bank create"
