@@ -366,8 +366,7 @@ def _load_sentencepiece_model(spm_model_file: str) -> Any:
     model = sentencepiece.SentencePieceProcessor()
     try:
         model.LoadFromSerializedProto(content)
-        model.IdToPiece(list(range(model.GetPieceSize())))  # fails if a piece is not UTF-8
-    except (RuntimeError, UnicodeDecodeError):
+    except RuntimeError:
         problem = f"The file {spm_model_file} is not a SentencePiece model."
         raise UserError(f"{problem} Set --spm_model_file to the .model file of the checkpoint.") from None
     return model

@@ -19,7 +19,7 @@ from adapter_bert.common import system
 
 system.configure_tensorflow()
 
-from adapter_bert.common import errors, files, streams
+from adapter_bert.common import errors, files
 from adapter_bert.evaluation import squad_metrics
 
 
@@ -44,13 +44,11 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
             args.dataset, args.predictions, args.null_odds, args.threshold, args.version
         )
         for warning in warnings:
-            print(streams.printable(f"{os.path.basename(sys.argv[0])}: warning: {warning}"), file=sys.stderr)
+            print(f"{os.path.basename(sys.argv[0])}: warning: {warning}", file=sys.stderr)
         print(scores)
         if args.output:
             files.make_folder(os.path.dirname(args.output) or ".")
             files.write_text(args.output, scores + "\n")
-        else:
-            errors.check_output()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import tabulate
 
-from adapter_bert.common import errors, files, streams
+from adapter_bert.common import errors, files
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.tasks import encodings, glue
@@ -121,8 +121,7 @@ class TaskFile:
             score += " (collapsed)" if self.results.collapsed else ""
             # E.g. the diagnostics of a run that was evaluated on MNLI.
             score += "" if self.results.task == self.task.name else f" on {self.results.task}"
-        names = streams.printable(self.run), streams.printable(score)
-        return (self.task.submission, *names, len(self.text.rstrip("\n").split("\n")) - 1)
+        return self.task.submission, self.run, score, len(self.text.rstrip("\n").split("\n")) - 1
 
 
 def find_runs(folders: Iterable[str]) -> Dict[str, List[str]]:
@@ -213,10 +212,6 @@ def make_submission(folders: Sequence[str], output: str, allow_missing: bool = F
     with files.user_errors():
         if not overwrite:
             files.check_absent(output)
-        elif os.path.lexists(output) and not (os.path.isfile(output) and zipfile.is_zipfile(output)):
-            raise errors.UserError(
-                f"--overwrite replaces only zip files, which {output} is not; choose another --output."
-            )
         found = collect(folders, allow_missing)
         files.make_folder(os.path.dirname(output) or ".")
         files.write_bytes(output, _zip_bytes(found))

@@ -85,10 +85,9 @@ class Evaluator:
             tf.logging.info("Stopping early: %s was not above %s in %d evaluations.", primary, best, self._patience)
 
     def _is_best(self, scores: Scores) -> bool:
-        primary = next(iter(scores.metrics))
-        if self._best is None or self._best["metrics"].get(primary) is None:  # null: the score was not finite
+        if self._best is None:
             return True
-        loss = self._best.get("loss")
+        primary, loss = next(iter(scores.metrics)), self._best["loss"]
         best = (self._best["metrics"][primary], -float("inf" if loss is None else loss))
         return (scores.primary, -scores.loss) > best
 
