@@ -178,7 +178,7 @@ class TestStream:
         new = {"output_dir": str(tmp_path / "out")}
         for changes, facts in (
             ({"bank": str(tmp_path / "new"), "base_dir": ""}, [tmp_path / "new", "--base_dir"]),
-            ({"base_dir": os.path.dirname(other)}, ["bank", "--base_dir", os.path.dirname(other)]),
+            ({"base_dir": os.path.dirname(other)}, [flags["bank"], f"--base_dir={os.path.dirname(other)}"]),
             ({"init_checkpoint": other}, ["--init_checkpoint", "--base_dir"]),
             (dict(new, bank=str(tmp_path / "new"), tasks=tasks), ["error: Task 'x': ", "/no.csv"]),
             (dict(new, bank=bank.folder), [bank.folder, "already has a pack 'cola'", "--bank"]),
