@@ -30,12 +30,10 @@ def get_activation(activation: Union[str, Callable, None]) -> Optional[Callable[
 
     Callables are returned unchanged. An unknown name raises `errors.UserError`.
     """
-    if not activation:
-        return None
     if callable(activation):
         return activation
     check_activation(activation)
-    return ACTIVATIONS[str(activation).lower()]
+    return ACTIVATIONS[activation.lower()] if activation else None
 
 
 def feedforward_adapter(

@@ -17,12 +17,15 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 import adapter_layers
-from adapter_bert.common import errors, files
+from adapter_bert.common import checkpoint_index, errors, json_files
 from adapter_bert.model import fused_ops
+from adapter_bert.model.adapter_config import MAX_SIZE
 from adapter_bert.model.dropout import dropout, dropout_seed, next_pass
 from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (published names)
 
 LAYER_NORM_EPSILON = 1e-12
+# More than any real BERT has. Building a graph with an absurd number of layers would take hours.
+MAX_LAYERS = 64
 
 
 @dataclasses.dataclass(eq=False)
@@ -42,17 +45,19 @@ class BertConfig:
     initializer_range: float = 0.02  # standard deviation of new weights
 
     @classmethod
-    def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
-        """Create a config from a dictionary; unknown keys become attributes."""
+    def from_dict(cls, json_object: Mapping[str, Any], where: str = "The BERT config") -> BertConfig:
+        """Create a config from a dictionary; unknown keys become attributes. Error messages start with `where`."""
         config = cls(vocab_size=None)  # type: ignore[arg-type]
         for key, value in json_object.items():
+            if key not in config.__dict__ and hasattr(config, key):  # would hide a method
+                raise errors.UserError(f"{where}: the key {key!r} is not allowed.")
             setattr(config, key, value)
         return config
 
     @classmethod
     def from_json_file(cls, json_file: str) -> BertConfig:
         """Read a `bert_config.json`. Raise `errors.UserError` if it is missing or invalid."""
-        config = cls.from_dict(files.read_json_object(json_file, "Use the bert_config.json of a BERT."))
+        config = cls.from_dict(json_files.read_object(json_file, "Use the bert_config.json of a BERT."), json_file)
         config.check(json_file)
         return config
 
@@ -61,9 +66,12 @@ class BertConfig:
         for name in (field.name for field in dataclasses.fields(BertConfig) if field.name != "hidden_act"):
             value = getattr(self, name)
             if not name.endswith("_prob") and name != "initializer_range":
-                errors.check_int(f"{where}: {name}", value)
+                maximum = MAX_LAYERS if name == "num_hidden_layers" else MAX_SIZE
+                errors.check_int(f"{where}: {name}", value, maximum=maximum)
             elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-                raise errors.UserError(f"{where}: {name} must be a number of at least 0 and below 1, found {value!r}.")
+                raise errors.UserError(
+                    f"{where}: {name} must be a number of at least 0 and below 1, found {value!r:.60}."
+                )
         if self.hidden_size % self.num_attention_heads:
             raise errors.UserError(
                 f"{where}: hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
@@ -352,8 +360,9 @@ def get_assignment_map_from_checkpoint(
     matched variable (all values are 1).
     """
     wanted = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
-    assignment_map = collections.OrderedDict(
-        (name, name) for name, _ in tf.train.list_variables(init_checkpoint) if name in wanted
-    )
+    is_folder = tf.gfile.IsDirectory(init_checkpoint)
+    prefix = is_folder and tf.train.latest_checkpoint(init_checkpoint) or init_checkpoint
+    found = checkpoint_index.read_shapes(prefix)
+    assignment_map = collections.OrderedDict((name, name) for name in found if name in wanted)
     initialized = {form: 1 for name in assignment_map for form in (name, name + ":0")}
     return assignment_map, initialized

@@ -366,7 +366,8 @@ def _load_sentencepiece_model(spm_model_file: str) -> Any:
     model = sentencepiece.SentencePieceProcessor()
     try:
         model.LoadFromSerializedProto(content)
-    except RuntimeError:
+        model.IdToPiece(list(range(model.GetPieceSize())))  # fails if a piece is not UTF-8
+    except (RuntimeError, UnicodeDecodeError):
         problem = f"The file {spm_model_file} is not a SentencePiece model."
         raise UserError(f"{problem} Set --spm_model_file to the .model file of the checkpoint.") from None
     return model

@@ -25,7 +25,7 @@ from adapter_bert.common import system
 
 system.configure_tensorflow()
 
-from adapter_bert.common import errors, files, parallel
+from adapter_bert.common import errors, files, json_files, parallel
 from benchmarks import report
 from benchmarks.suites import SHAPES, SIDES, SUITES, Measurement, plan
 
@@ -108,7 +108,7 @@ class Store:
         self.environment = dict(environment)
         self.results: Dict[str, Dict[str, Any]] = {}
         if os.path.exists(self._path):
-            content = files.read_json_object(self._path)
+            content = json_files.read_object(self._path)
             before, self.results = content["environment"], content["results"]
             changed = [f"{k}: {before.get(k)}, now {v}" for k, v in self.environment.items() if before.get(k) != v]
             if changed and self.results:

@@ -30,11 +30,12 @@ import tabulate
 
 from adapter_bert import tasks
 from adapter_bert.common import errors, files
+from adapter_bert.common.streams import printable
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.bank import BASE, Bank, PackSummary
-from adapter_bert.weights.exchange import ImportedTask, adapterhub, google_checkpoints, huggingface
+from adapter_bert.weights.exchange import ImportedTask, adapterhub, google_checkpoints, huggingface, outputs
 from adapter_bert.weights.run_folder import RunFolder
 
 FORMATS = ("pack", "adapterhub", "checkpoint")
@@ -45,7 +46,7 @@ ALIGNMENT = ("left", "left", "left", "right", "right", "left", "right", "left")
 
 def create(args: argparse.Namespace) -> None:
     """Create a bank in a new folder, with a copy of a base."""
-    folder = Bank.check_absent(args.bank)
+    folder = Bank.check_absent(args.bank, args.base)
     is_hugging_face = os.path.isfile(os.path.join(args.base, huggingface.HF_CONFIG))
     if os.path.isfile(os.path.join(args.base, bases.CONFIG_NAME)) or not is_hugging_face:
         bank = Bank.create(folder, bases.Base.find(args.base))
@@ -56,7 +57,7 @@ def create(args: argparse.Namespace) -> None:
             bank = Bank.create(folder, bases.Base.find(converted))
         if done.pooler_is_random:
             print(f"Warning: {args.base} has no pooler (a masked language model); the pooler is random.")
-    print(f"Created the bank {bank.folder}: {_describe_base(bank)}, fingerprint {bank.manifest['base']}.")
+    print(f"Created the bank {printable(bank.folder)}: {_describe_base(bank)}, fingerprint {bank.manifest['base']}.")
 
 
 def _describe_base(bank: Bank) -> str:
@@ -70,18 +71,22 @@ def _describe_base(bank: Bank) -> str:
 def list_packs(bank: Bank, args: argparse.Namespace) -> None:
     """Print a table of the packs and totals (1 MB is a million bytes)."""
     summaries = bank.summaries()
-    print(f"{bank.folder}: {_describe_base(bank)}.")
+    print(f"{printable(bank.folder)}: {_describe_base(bank)}.")
     if summaries:
-        rows = [_cells(summary) for summary in summaries]
+        rows = [list(map(printable, _cells(summary))) for summary in summaries]
         print(tabulate.tabulate(rows, TITLES, "plain", colalign=ALIGNMENT, disable_numparse=True))
+    for summary in summaries:
+        if summary.problem:
+            print(printable(f"BAD   {summary.name}: {summary.problem}"))
     print(_describe_totals(summaries, parameters.count(bank.base.shapes)))
+    errors.check_output()
 
 
 def _cells(summary: PackSummary) -> Sequence[str]:
     size = f"{summary.size / 1e6:.1f}" if summary.size >= 1e5 else f"{summary.size / 1e6:.3f}"
     config = summary.config
     if config is None:
-        return summary.name, "?", "?", "?", size, "cannot be read: see verify", "?", "?"
+        return summary.name, "?", "?", "?", size, "BAD, see below", "?", "?"
     mode = (config.tuning_mode, (config.adapter or {}).get("size"), config.tune_top_layers)
     scores = [f"{name} {'?' if value is None else format(value, '.4f')}" for name, value in config.metrics.items()]
     return (
@@ -119,11 +124,13 @@ def show(bank: Bank, args: argparse.Namespace) -> None:
         **dataclasses.asdict(pack.config),
     }
     if args.json:
-        print(json.dumps(files.finite(values), indent=2, ensure_ascii=False))
-        return
-    if pack.config.adapter:
-        values["adapter"] = dict(pack.config.adapter, layers=pack.config.adapter.get("layers") or "all")
-    print("\n".join(_lines(values)))
+        is_ascii = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
+        print(json.dumps(files.finite(values), indent=2, ensure_ascii=is_ascii))
+    else:
+        if pack.config.adapter:
+            values["adapter"] = dict(pack.config.adapter, layers=pack.config.adapter.get("layers") or "all")
+        print("\n".join(map(printable, _lines(values))))
+    errors.check_output()
 
 
 def _lines(values: Mapping[str, Any], indent: str = "") -> List[str]:
@@ -157,10 +164,8 @@ def add(bank: Bank, args: argparse.Namespace) -> None:
 
 def _add(bank: Bank, pack: packs.Pack, args: argparse.Namespace) -> None:
     path = bank.add(pack, args.name or pack.config.task.lower(), args.replace)
-    print(
-        f"Added {path}: task {pack.config.task}, {pack.num_parameters:,} parameters, {files.size(path) / 1e6:.3g} MB, "
-        f"fingerprint {pack.fingerprint}."
-    )
+    task, count, size = printable(pack.config.task), pack.num_parameters, files.size(path) / 1e6
+    print(f"Added {path}: task {task}, {count:,} parameters, {size:.3g} MB, fingerprint {pack.fingerprint}.")
 
 
 def _with_results(pack: packs.Pack, path: str) -> packs.Pack:
@@ -190,21 +195,23 @@ def verify(bank: Bank, args: argparse.Namespace) -> None:
     """Check every byte of base and packs; the exit code is 1 if something is wrong."""
     problems = []
     for name, problem in bank.verify():
-        print(f"BAD   {name}: {problem}" if problem else f"good  {name}", flush=True)
+        print(printable(f"BAD   {name}: {problem}" if problem else f"good  {name}"))
+        errors.check_output()
         problems.append(problem)
     print(f"{problems.count(None)} of {len(problems)} are good (including the base, {BASE}).")
+    errors.check_output()
     if any(problems):
         sys.exit(1)
 
 
 def export(bank: Bank, args: argparse.Namespace) -> None:
     """Write a pack for other programs."""
+    outputs.check_place(args.output, bank.folder, bank.base.folder, os.path.dirname(bank.path(args.name)))
     if args.format == "pack":
         path = args.output
         if not packs.is_pack(path):
             path = os.path.join(path, args.name + packs.ENDING)
-        if not args.overwrite:
-            files.check_absent(path)
+        outputs.check_pack(path, args.overwrite)
         pack = bank.read(args.name)
         files.make_folder(os.path.dirname(path) or ".")
         packs.write(path, pack)
@@ -213,8 +220,6 @@ def export(bank: Bank, args: argparse.Namespace) -> None:
         adapterhub.export(bank.read(args.name), bank.base, args.output, args.overwrite)
         print(f"Wrote {args.output}: an adapter for AdapterHub; its README.md shows how to load it.")
     else:
-        if not args.output:
-            raise errors.UserError("--output is empty; expected a prefix, e.g. exports/cola/model.ckpt.")
         is_folder = os.path.isdir(args.output) or args.output.endswith("/")
         prefix = os.path.join(args.output, "model.ckpt") if is_folder else args.output
         count = google_checkpoints.export(bank.read(args.name), bank.tensors(), prefix, args.overwrite)

@@ -10,16 +10,16 @@ Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt.*`, or in the other 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Mapping, Optional
 
 from adapter_bert.common import system
 
 system.configure_tensorflow()
 
-from adapter_bert.common import files
+from adapter_bert.common import files, json_files
 from adapter_bert.common.errors import UserError, exits_on_user_error
+from adapter_bert.common.streams import printable
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases
 from adapter_bert.weights.exchange import huggingface
@@ -35,16 +35,18 @@ _SETTINGS = {
 def tokenizer_settings(hf_dir: str) -> Dict[str, Any]:
     """Return the settings in `tokenizer_config.json`, or else in `tokenizer.json`; None for those in neither."""
     slow, fast = (os.path.join(hf_dir, name) for name in (huggingface.HF_TOKENIZER, huggingface.HF_FAST_TOKENIZER))
-    settings = files.read_json_object(slow) if os.path.isfile(slow) else {}
-    normalizer = files.read_json_object(fast).get("normalizer") if os.path.isfile(fast) else None
-    return {name: settings.get(name, (normalizer or {}).get(key)) for name, key in _SETTINGS.items()}
+    settings = json_files.read_object(slow) if os.path.isfile(slow) else {}
+    tokenizer = json_files.read_object(fast) if os.path.isfile(fast) else {}
+    json_files.check_types(tokenizer, {"normalizer": Optional[Mapping[str, Any]]}, fast)
+    normalizer = tokenizer.get("normalizer") or {}
+    return {name: settings.get(name, normalizer.get(key)) for name, key in _SETTINGS.items()}
 
 
 def print_weights(base: bases.Base, sources: List[str], output_dir: str) -> None:
     """Report the weights that were read and written."""
     config, shapes = base.config, base.shapes
     print(
-        f"Read: {', '.join(sources)} ({config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"Read: {printable(', '.join(sources))} ({config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} heads, {config.vocab_size} WordPieces, activation {config.hidden_act})"
     )
     print(f"Wrote: {len(shapes)} tensors, {parameters.count(shapes):,} parameters, to {os.path.realpath(output_dir)}")
@@ -56,7 +58,7 @@ def convert(args: argparse.Namespace) -> None:
     done = huggingface.convert(args.hf_dir, args.output_dir, args.overwrite)
     base = bases.Base.find(os.path.realpath(args.output_dir))
     print_weights(base, done.sources, args.output_dir)
-    print(f"Skipped: {', '.join(done.skipped) or 'nothing'}")
+    print(f"Skipped: {printable(', '.join(done.skipped)) or 'nothing'}")
     if done.pooler_is_random:
         print("Warning: the weights have no pooler, like those of masked language models; a random one was written.")
         print("Adapter tuning freezes it, so it stays random.")
@@ -66,7 +68,7 @@ def convert(args: argparse.Namespace) -> None:
     print(f"Tokenizer: {'lower-cases' if lower else 'keeps case'}{unknown}: use {flag}")
     for key, ours in (("strip_accents", lower), ("tokenize_chinese_chars", True)):
         if settings[key] not in (None, ours):
-            found, used = json.dumps(settings[key]), json.dumps(ours)
+            found, used = json_files.describe(settings[key]), json_files.describe(ours)
             print(f"Warning: the tokenizer has {key} = {found}, which is not supported; text is tokenized with {used}.")
     flags = [
         "  python run_classifier.py",
@@ -98,7 +100,8 @@ def main() -> None:
     parser.add_argument("--do_lower_case", choices=("true", "false"), help="with --base_dir: whether it lower-cases")
     parser.add_argument("--overwrite", action="store_true", help="replace existing results")
     args = parser.parse_args()
-    convert(args) if args.hf_dir else convert_back(args)
+    with files.user_errors():
+        convert(args) if args.hf_dir else convert_back(args)
 
 
 if __name__ == "__main__":

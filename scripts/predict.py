@@ -19,7 +19,7 @@ from adapter_bert.common import system
 
 system.configure_tensorflow()
 
-from adapter_bert.common import errors
+from adapter_bert.common import errors, streams
 
 if TYPE_CHECKING:
     from adapter_bert.serving.predictor import Predictor
@@ -46,7 +46,12 @@ def parse(words: Optional[Sequence[str]]) -> argparse.Namespace:
 def chunks(lines: IO[str], size: int) -> Iterator[List[str]]:
     """Yield lists of up to `size` lines, without reading ahead."""
     while True:
-        chunk = [line.rstrip("\r\n") for line in itertools.islice(iter(lines.readline, ""), size)]
+        try:
+            chunk = [line.rstrip("\r\n") for line in itertools.islice(iter(lines.readline, ""), size)]
+        except UnicodeDecodeError as error:
+            raise errors.UserError(f"The input is not UTF-8 text: {errors.reason(error)}.") from None
+        except OSError as error:
+            raise errors.UserError(f"Cannot read the input: {errors.reason(error)}.") from None
         if not chunk:
             return
         yield chunk
@@ -54,13 +59,15 @@ def chunks(lines: IO[str], size: int) -> Iterator[List[str]]:
 
 def answer(predictor: Predictor, args: argparse.Namespace, lines: IO[str]) -> None:
     """Print the header and one prediction per line."""
-    print("\t".join(["label", *predictor.config.labels] if predictor.config.labels else ["prediction"]), flush=True)
+    labels = [streams.printable(label) for label in predictor.config.labels]
+    print("\t".join(["label", *labels] if labels else ["prediction"]))
+    errors.check_output()
     for chunk in chunks(lines, 1 if args.line_by_line else CHUNK):
         texts = [line.partition("\t")[::2] for line in chunk] if args.pairs else chunk
         for label, probabilities, number in predictor.predict(texts, args.batch_size):
             values = [repr(number)] if label is None else [label, *(f"{p:.7g}" for p in probabilities.values())]
-            print("\t".join(values))
-        sys.stdout.flush()
+            print("\t".join(map(streams.printable, values)))
+        errors.check_output()
 
 
 @errors.exits_on_user_error
@@ -78,10 +85,7 @@ def main(words: Optional[Sequence[str]] = None) -> None:
     names = ("init_checkpoint", "vocab_file", "spm_model_file")
     given = {name: getattr(args, name) for name in names if getattr(args, name)}
     with lines, Predictor.from_run(args.run, threads=args.threads, **given) as predictor:
-        try:
-            answer(predictor, args, lines)
-        except UnicodeDecodeError as error:
-            raise errors.UserError(f"The input is not UTF-8 text: {errors.reason(error)}.") from None
+        answer(predictor, args, lines)
 
 
 if __name__ == "__main__":

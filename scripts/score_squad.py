@@ -19,8 +19,14 @@ from adapter_bert.common import system
 
 system.configure_tensorflow()
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files, streams
 from adapter_bert.evaluation import squad_metrics
+
+
+def check_output(path: str) -> None:
+    """Raise a `UserError` unless a file does not exist, or contains scores."""
+    if os.path.lexists(path) and not {"exact", "exact_match"} & set(json_files.read_object(path)):
+        raise errors.UserError(f"--output={path} exists and does not contain scores; choose another file.")
 
 
 @errors.exits_on_user_error
@@ -40,15 +46,19 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--output", metavar="FILE", help="also write the scores to this file")
     args = parser.parse_args(argv)
     with files.user_errors():
+        if args.output:
+            check_output(args.output)
         scores, warnings = squad_metrics.score_files(
             args.dataset, args.predictions, args.null_odds, args.threshold, args.version
         )
         for warning in warnings:
-            print(f"{os.path.basename(sys.argv[0])}: warning: {warning}", file=sys.stderr)
+            print(streams.printable(f"{os.path.basename(sys.argv[0])}: warning: {warning}"), file=sys.stderr)
         print(scores)
         if args.output:
             files.make_folder(os.path.dirname(args.output) or ".")
             files.write_text(args.output, scores + "\n")
+        else:
+            errors.check_output()
 
 
 if __name__ == "__main__":

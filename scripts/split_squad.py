@@ -22,7 +22,7 @@ system.configure_tensorflow()
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, streams
 from adapter_bert.tasks import squad
 
 
@@ -43,11 +43,13 @@ def choose(names: Sequence[str], seed: int, count: Optional[int], fraction: floa
 
 
 def check_output(path: str, flag: str, overwrite: bool) -> None:
-    """Raise a `UserError` if an output is a folder or an existing file."""
+    """Raise a `UserError` if an output is a folder or an existing file. `overwrite` allows a SQuAD file."""
     if tf.gfile.IsDirectory(path):
         raise errors.UserError(f"{flag}={path} is a folder, expected the path of a file.")
     if not overwrite:
         files.check_absent(path, flag)
+    elif os.path.lexists(path) and "data" not in squad.load(path):
+        raise errors.UserError(f"--overwrite replaces only SQuAD files, which {flag}={path} is not.")
 
 
 def split(args: argparse.Namespace) -> None:
@@ -69,7 +71,8 @@ def split(args: argparse.Namespace) -> None:
         chosen = [name for name in unique if (name in dev) == is_dev]
         part = dict(content, data=[article for name, article in zip(names, content["data"]) if (name in dev) == is_dev])
         count = squad.parse(part, f"{args.file}, part for {path}").num_questions
-        parts.append((path, part, f"{path}: {len(chosen)} articles, {count} questions\n  {', '.join(chosen)}"))
+        titles = streams.printable(", ".join(chosen))
+        parts.append((path, part, f"{path}: {len(chosen)} articles, {count} questions\n  {titles}"))
     for path, part, summary in parts:
         files.make_folder(os.path.dirname(path) or ".")
         # ASCII escapes also represent lone surrogates, which UTF-8 cannot.

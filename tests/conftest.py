@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 import tokenization
@@ -14,6 +16,16 @@ def log():
     """The lines that a test logs."""
     with recorded_log() as lines:
         yield lines
+
+
+@pytest.fixture
+def deadline():
+    """Fail a test that takes more than a minute, even while it waits to open a FIFO."""
+    previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("This takes more than a minute."))
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, previous)
 
 
 @pytest.fixture(scope="session")

@@ -96,6 +96,10 @@ def test_a_missing_or_invalid_config_file_is_an_error_that_names_it(tmp_path, co
         ({"attention_probs_dropout_prob": -0.1}, ["attention_probs_dropout_prob", "at least 0", "-0.1"]),
         ({"initializer_range": "0.02"}, ["initializer_range", "number", "'0.02'"]),
         ({"num_attention_heads": 5}, ["hidden_size 16", "num_attention_heads 5"]),
+        ({"num_hidden_layers": 10**9}, ["num_hidden_layers", "at most 64", 10**9]),
+        ({"hidden_size": 10**9, "num_attention_heads": 10**9}, ["hidden_size", "at most 16777216", 10**9]),
+        ({"vocab_size": 10**99}, ["vocab_size", "at most 16777216", 10**99]),
+        ({"hidden_act": []}, ["activation", "[]"]),
         ({"hidden_act": "gelu_erv"}, ["'gelu_erv'", "Did you mean 'gelu_erf'?"]),
     ],
 )
@@ -104,6 +108,12 @@ def test_an_invalid_value_is_an_error_in_a_file_and_in_a_model(tmp_path, changes
     assert_mentions(message_of(modeling.BertConfig.from_json_file, path), path, *facts)
     with tf.Graph().as_default():
         assert_mentions(message_of(tiny_model, **changes), *facts)
+
+
+@pytest.mark.parametrize("key", ["check", "to_dict", "from_dict", "__class__", "__dict__"])
+def test_a_key_that_would_hide_a_method_is_an_error(tmp_path, key):
+    path = write_file(tmp_path, "bert_config.json", json.dumps(dict(TINY, **{key: 1})))
+    assert_mentions(message_of(modeling.BertConfig.from_json_file, path), path, repr(key))
 
 
 # ---------------------------------------------------------------------------------------- names and shapes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import sys
 import pytest
 
 import tokenization
-from tests.helpers import SHARED, assert_mentions, message_of
+from tests.helpers import SHARED, assert_mentions, message_of, write_file
 
 SHARED_VOCAB = os.path.join(SHARED, "weights", "e5-small", "vocab.txt")
 SHARED_DATA = os.path.join(SHARED, "data")
@@ -219,6 +220,13 @@ def train_sentencepiece(folder, symbols, **changes):
     program = f"import sentencepiece; sentencepiece.SentencePieceTrainer.Train(**{options!r})"
     subprocess.run([sys.executable, "-c", program], check=True)
     return prefix + ".model"
+
+
+def test_a_sentencepiece_model_with_a_piece_that_is_not_utf8_is_an_error(spm_model_file, tmp_path):
+    content = pathlib.Path(spm_model_file).read_bytes()
+    assert b"fox" in content
+    path = write_file(tmp_path, "damaged.model", content.replace(b"fox", b"\x80ox"))
+    assert_mentions(message_of(tokenization.create_tokenizer, None, path, True), path, "--spm_model_file")
 
 
 def test_sentencepiece_converts_text_to_ids_and_back(sentencepiece):

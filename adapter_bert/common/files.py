@@ -1,7 +1,9 @@
-"""Atomic writes, JSON, folders, and renames that never replace an existing name.
+"""Atomic writes, reading, folders, and renames that never replace an existing name.
 
-All files of the project are written here. A file or folder is written under the temporary name
-`<name>.<8 hex digits>.partial` and renamed when it is complete, so that readers never see an incomplete one.
+All files of the project are written here. A file or folder is written inside a staging folder next to its final name,
+`.<8 hex digits>.partial`, and renamed when it is complete, so that readers never see an incomplete one. The writer
+locks a marker file in its staging folder. The next writer in the same place removes staging folders whose writer is
+dead: only those with the marker, and without following links.
 
     write_bytes, write_text, write_json    one file; `atomic_write` for other writers
     staging_folder                         several files that appear together
@@ -20,21 +22,22 @@ import errno
 import json
 import math
 import os
+import pathlib
 import re
 import shutil
+import stat
 import uuid
-from typing import Any, Dict, Iterator, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional, Tuple
 
-import filelock
-
-from adapter_bert.common import errors
+from adapter_bert.common import errors, locks
 from adapter_bert.common.lazy_tensorflow import tf
 
-# A writer that has not touched its temporary file for this long is considered dead. If it was only suspended, it fails
-# when it resumes.
-LEFTOVER_SECONDS = 3600
-
-_TEMPORARY = r"\.[0-9a-f]{8}\.partial"
+# Of vocabularies; those of real models have a few MB.
+MAX_INPUT_BYTES = 2**28
+_FILE_TYPES = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"))
+# Names of staging folders, and of the file in them that their writer locks.
+_STAGING = re.compile(r"\.[0-9a-f]{8}\.partial")
+_MARKER = ".adapter_bert.lock"
 # Linux constants that Python does not define.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # Errors that file systems without hard links raise.
@@ -49,22 +52,80 @@ def user_errors(failure: str = "File system error") -> Iterator[None]:
     except (FileExistsError, BrokenPipeError):  # raised by `rename_noreplace`, and by `| head`
         raise
     except (OSError, tf.errors.OpError) as error:
-        raise errors.UserError(f"{failure}: {errors.reason(error)}.") from None
-
-
-def _temporary_name(path: str) -> str:
-    return f"{path}.{uuid.uuid4().hex[:8]}.partial"
+        # Name the file as the user knows it, without the temporary names of this module and of TensorFlow.
+        reason = re.sub(r"\.[0-9a-f]{8}\.partial/|\.tempstate\d+", "", errors.reason(error))
+        raise errors.UserError(f"{failure}: {reason}.") from None
 
 
 @contextlib.contextmanager
-def temporary_file(path: str) -> Iterator[str]:
-    """Yield a name next to `path` that no other writer uses; on exit, remove the file unless it was renamed."""
-    temporary = _temporary_name(path)
+def temporary_path(path: str) -> Iterator[str]:
+    """Yield a new path of a file or folder to be renamed to `path`; on exit, remove it unless it was renamed."""
+    if "://" in path:  # there are neither locks nor hidden folders
+        temporary = f"{path}.{uuid.uuid4().hex[:8]}.partial"
+        try:
+            yield temporary
+        finally:
+            if tf.gfile.Exists(temporary):
+                tf.gfile.Remove(temporary)
+        return
+    folder, name = os.path.split(path)
+    remove_leftovers(folder)
     try:
-        yield temporary
+        staging, lock = _create_staging(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None  # the name that the user knows
+    try:
+        yield os.path.join(staging, name)
     finally:
-        if tf.gfile.Exists(temporary):
-            tf.gfile.Remove(temporary)
+        _remove_staging(staging, lock)
+
+
+def _create_staging(folder: str) -> Tuple[str, locks.Lock]:
+    while True:
+        staging = os.path.join(folder, f".{uuid.uuid4().hex[:8]}.partial")
+        os.mkdir(staging)
+        try:
+            lock = locks.acquire(os.path.join(staging, _MARKER))
+            if lock is not None:
+                return staging, lock
+        except FileNotFoundError:
+            pass  # another process took the empty folder for a leftover
+        except OSError:
+            os.rmdir(staging)
+            raise
+
+
+def _remove_staging(staging: str, lock: locks.Lock) -> None:
+    """Remove a staging folder. The marker goes last, so that whoever finds the rest knows what it is."""
+    try:
+        for entry in os.scandir(staging):
+            if entry.name != _MARKER:
+                shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.remove(entry.path)
+    except OSError:
+        lock.release(remove=False)
+    else:
+        lock.release()
+        with contextlib.suppress(OSError):
+            os.rmdir(staging)
+
+
+def remove_leftovers(folder: str) -> None:
+    """Remove the staging folders of dead writers in a local folder."""
+    with contextlib.suppress(OSError):  # another process may remove them at the same time
+        for entry in os.scandir(folder or "."):
+            if _STAGING.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                _remove_leftover(entry.path)
+
+
+def _remove_leftover(staging: str) -> None:
+    with contextlib.suppress(OSError):
+        names = os.listdir(staging)
+        if not names:
+            os.rmdir(staging)  # killed before it created the marker; a live writer tries again
+        elif _MARKER in names:
+            lock = locks.acquire(os.path.join(staging, _MARKER), create=False)
+            if lock is not None:
+                _remove_staging(staging, lock)
 
 
 @contextlib.contextmanager
@@ -73,15 +134,30 @@ def atomic_write(path: str, replace: bool = True) -> Iterator[str]:
 
     With `replace=False`, the path must be local, and `FileExistsError` is raised if it exists, see `rename_noreplace`.
     """
-    with temporary_file(path) as temporary:
+    with temporary_path(path) as temporary:
         yield temporary
-        if "://" not in temporary:
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())  # the rename may survive a power cut that unwritten data does not
         if replace:
-            tf.gfile.Rename(temporary, path, overwrite=True)
+            rename(temporary, path)
         else:
+            _sync(temporary)
             rename_noreplace(temporary, path)
+
+
+def rename(temporary: str, path: str) -> None:
+    """Rename a complete file, replacing an older one."""
+    if "://" in temporary:
+        tf.gfile.Rename(temporary, path, overwrite=True)
+    else:
+        _sync(temporary)
+        os.replace(temporary, path)
+
+
+def _sync(path: str) -> None:
+    with open(path, "rb") as file:
+        try:
+            os.fsync(file.fileno())  # the rename may survive a power cut that unwritten data does not
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
 
 
 def write_bytes(path: str, data: bytes, replace: bool = True) -> None:
@@ -109,32 +185,35 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _read_bytes(path: str, failure: str) -> bytes:
+def check_regular_file(path: str, failure: Optional[str] = None) -> None:
+    """Raise a `UserError` if a local path is anything but a regular file: opening a FIFO or a device can block."""
+    if "://" in path:
+        return
+    link = f" (a symbolic link to {os.readlink(path)})" if os.path.islink(path) else ""
+    failure = (failure or f"Cannot read {path}") + link
     try:
-        with tf.gfile.GFile(path, "rb") as reader:
-            return reader.read()
-    except tf.errors.NotFoundError:
-        raise errors.UserError(f"{failure}: there is no file of this name.") from None
-    except tf.errors.OpError as error:
-        raise errors.UserError(f"{failure}: {errors.reason(error)}.") from None
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError) and not link
+        reason = "there is no file of this name" if missing else error.strerror
+        raise errors.UserError(f"{failure}: {reason}.") from None
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _FILE_TYPES if is_kind(mode)), "a device")
+        raise errors.UserError(f"{failure}: expected a regular file, found {kind}.")
 
 
-def read_json_object(path: str, advice: str = "Restore the file, or use another folder.") -> Dict[str, Any]:
-    """Read a JSON object; raise a `UserError` that ends with `advice` if the file contains anything else."""
-    data = _read_bytes(path, f"Cannot read {path}")
-    try:
-        content = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise errors.UserError(f"{path} is damaged, or not JSON ({errors.reason(error)}). {advice}") from None
-    if not isinstance(content, dict):
-        found = type(content).__name__
-        raise errors.UserError(f"{path} is damaged: expected a JSON object, found a {found}. {advice}")
-    return content
+def read_bytes(path: str, failure: str, max_bytes: int = MAX_INPUT_BYTES) -> bytes:
+    """Return the content of a regular file; raise a `UserError` that starts with `failure` if it cannot be read."""
+    check_regular_file(path, failure)
+    with user_errors(failure), tf.gfile.GFile(path, "rb") as reader:
+        if reader.size() > max_bytes:
+            raise errors.UserError(f"{failure}: it has {reader.size():,} bytes; the maximum is {max_bytes:,}.")
+        return reader.read()
 
 
 def read_input(path: str, kind: str, flag: str) -> bytes:
     """Read a file that the user specified with a flag; raise a `UserError` if it cannot be read or is empty."""
-    content = _read_bytes(path, f"Cannot read the {kind} {path}; check {flag}")
+    content = read_bytes(path, f"Cannot read the {kind} {path}; check {flag}")
     if not content.strip():
         raise errors.UserError(f"The {kind} {path} is empty; check {flag}.")
     return content
@@ -142,8 +221,21 @@ def read_input(path: str, kind: str, flag: str) -> bytes:
 
 def check_absent(path: str, flag: str = "--output") -> None:
     """Raise a `UserError` if the path, which `flag` sets, exists. The script must also have the flag `--overwrite`."""
+    remove_leftovers(os.path.dirname(path))  # of a command that was killed when its output was complete
     if tf.gfile.Exists(path):
         raise errors.UserError(f"{path} already exists; choose another {flag}, or add --overwrite to replace it.")
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Return whether a local path is a folder or in it, also through links and mounts. Neither need exist."""
+    existing = filter(os.path.exists, and_parents(path))
+    return os.path.exists(folder) and any(os.path.samefile(each, folder) for each in existing)
+
+
+def and_parents(path: str) -> Iterator[str]:
+    """Yield the real path of a local file or folder and of all folders that it is in."""
+    real = pathlib.Path(os.path.realpath(path))
+    return map(str, (real, *real.parents))
 
 
 def size(path: str) -> int:
@@ -155,7 +247,13 @@ def size(path: str) -> int:
 def make_folder(path: str) -> None:
     """Create a folder and its parents, unless it exists."""
     with user_errors(f"Cannot create the folder {path}"):
-        tf.gfile.MakeDirs(path)
+        if "://" in path:
+            tf.gfile.MakeDirs(path)
+        else:
+            try:
+                os.makedirs(path, exist_ok=True)  # with the permissions of the user's umask, unlike TensorFlow
+            except FileExistsError:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
 
 
 def writable_folder(*candidates: str) -> str:
@@ -163,10 +261,10 @@ def writable_folder(*candidates: str) -> str:
     for folder in candidates[:-1]:
         try:
             make_folder(folder)
-            with temporary_file(os.path.join(folder, "probe")) as probe:
-                write_bytes(probe, b"")
+            with temporary_path(os.path.join(folder, "probe")) as probe, tf.gfile.GFile(probe, "wb") as writer:
+                writer.write(b"")
             return folder
-        except (errors.UserError, tf.errors.OpError):
+        except (errors.UserError, OSError, tf.errors.OpError):
             tf.logging.info("Cannot write to the folder %s; using another.", folder)
     make_folder(candidates[-1])
     return candidates[-1]
@@ -174,28 +272,11 @@ def writable_folder(*candidates: str) -> str:
 
 @contextlib.contextmanager
 def staging_folder(path: str) -> Iterator[str]:
-    """Yield a new local folder next to `path`, from which the block moves files; on exit, remove it and leftovers."""
-    staging = _temporary_name(path)
-    os.makedirs(staging)
-    try:
-        remove_leftovers(os.path.dirname(path), os.path.basename(path), os.stat(staging).st_mtime)
+    """Yield a new local folder to be renamed to `path`, or to move files from; on exit, remove what is left of it."""
+    make_folder(os.path.dirname(path) or ".")
+    with temporary_path(path) as staging:
+        os.mkdir(staging)
         yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def remove_leftovers(folder: str, name: Optional[str], now: float) -> None:
-    """Remove temporary files of dead writers of `name`, or of any name, in a local folder.
-
-    Judge by age, because other machines may be writing to the folder; `now` is the time of a new file.
-    """
-    pattern = re.compile((".+" if name is None else re.escape(name)) + _TEMPORARY)
-    for path in (os.path.join(folder, entry) for entry in os.listdir(folder or ".") if pattern.fullmatch(entry)):
-        with contextlib.suppress(OSError):  # another process may have removed it
-            inside = [os.path.join(top, each) for top, folders, names in os.walk(path) for each in folders + names]
-            if now - max(os.lstat(each).st_mtime for each in [path, *inside]) > LEFTOVER_SECONDS:
-                remove = shutil.rmtree if os.path.isdir(path) else os.remove
-                remove(path)
 
 
 def rename_noreplace(temporary: str, final: str) -> None:
@@ -210,7 +291,7 @@ def rename_noreplace(temporary: str, final: str) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:  # includes the case that the name is taken
             raise
-    with filelock.FileLock(os.path.join(os.path.dirname(final), ".lock")):
+    with locks.held(os.path.join(os.path.dirname(final), ".lock")):
         if os.path.lexists(final):
             raise _taken(final)
         os.rename(temporary, final)
@@ -235,7 +316,7 @@ def replace_folder(temporary: str, final: str) -> None:
     if not os.path.isdir(final):
         os.rename(temporary, final)
     elif not _swap(temporary, final):
-        older = temporary[: -len("partial")] + "old"
+        older = f"{final}.{uuid.uuid4().hex[:8]}.old"
         os.rename(final, older)
         try:
             os.rename(temporary, final)

@@ -66,7 +66,7 @@ def map_in_order(
     try:
         pending = collections.deque(_submit(executor, item) for item in first)
         while pending:
-            result = pending.popleft().result()
+            result = _wait(pending.popleft())
             pending.extend(_submit(executor, item) for item in itertools.islice(items, 1))
             yield result
     except BrokenProcessPool:
@@ -87,6 +87,16 @@ def _submit(executor: ProcessPoolExecutor, item: Any) -> Future:
         return executor.submit(_apply, item)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+
+
+def _wait(future: Future) -> Any:
+    try:
+        return future.result()
+    except RuntimeError as error:
+        # Ctrl-C while Python releases the lock of the future: leaving its `with` block then fails.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _start_worker(function: Callable[[Any], Any], parent: int) -> None:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
+import re
+import resource
+import sys
+import threading
+from types import TracebackType
+from typing import Any, Callable, Optional, Type
+
+from adapter_bert.common import streams
 
 # Parameters of mallopt, from glibc's malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
@@ -25,9 +34,51 @@ def keep_freed_memory() -> None:
 
 def configure_tensorflow() -> None:
     """Set TensorFlow's environment variables. Call this before TensorFlow is imported; values already set are kept."""
+    streams.open_descriptors()
+    if sys.flags.optimize > 1:
+        program = os.path.basename(sys.argv[0])
+        sys.exit(f"{program}: error: TensorFlow needs docstrings: omit Python's option -OO and PYTHONOPTIMIZE=2.")
+    if importlib.util.find_spec("tf_keras") is None:
+        # Nothing here uses Keras, but TensorFlow 2.15 imports the one that this variable requests.
+        os.environ.pop("TF_USE_LEGACY_KERAS", None)
+    if "tensorflow" not in sys.modules and sys.excepthook is sys.__excepthook__:  # in a program, not in a notebook
+        sys.excepthook = _report_failed_start
+        if sys.version_info >= (3, 8):
+            threading.excepthook = _report_in_main_thread(threading.excepthook)
     # Silence messages about missing GPU libraries.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # oneDNN's matrix products are 10% faster on small batches; TensorFlow disables them without AVX-512.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # A session with its own number of threads, e.g. a predictor's, must not limit the other sessions of the process.
     os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")
+
+
+def _report_in_main_thread(report: Callable[[Any], object]) -> Callable[[Any], None]:
+    """Report failed threads, except TensorFlow's summary writer: the main thread raises its error again."""
+
+    def report_others(args: Any) -> None:
+        if args.thread is None or args.thread.name != "EventLoggerThread":
+            report(args)
+
+    return report_others
+
+
+def _report_failed_start(kind: Type[BaseException], error: BaseException, traceback: Optional[TracebackType]) -> None:
+    """Print one line if memory ran out or the user interrupted the imports, otherwise the traceback as usual.
+
+    With a limit on the address space, also imports, threads and mapped files fail.
+    """
+    program = os.path.basename(sys.argv[0])
+    if issubclass(kind, KeyboardInterrupt):
+        print(f"{program}: interrupted.", file=sys.stderr)
+        return
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    is_limited = limit != resource.RLIM_INFINITY
+    text = streams.printable(str(error) or kind.__name__)
+    if issubclass(kind, MemoryError) or kind.__name__ == "ResourceExhaustedError":
+        pass
+    elif not is_limited or not re.search("memory|new thread|failed to map|import|returned NULL", text, re.IGNORECASE):
+        sys.__excepthook__(kind, error, traceback)
+        return
+    found = f" The limit of this process (ulimit -v) is {limit / 2**30:.1f} GiB." if is_limited else ""
+    print(f"{program}: error: Out of memory: {text:.200}.{found}", file=sys.stderr)

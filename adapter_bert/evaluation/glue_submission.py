@@ -12,7 +12,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import tabulate
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, streams
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.tasks import encodings, glue
@@ -121,7 +121,8 @@ class TaskFile:
             score += " (collapsed)" if self.results.collapsed else ""
             # E.g. the diagnostics of a run that was evaluated on MNLI.
             score += "" if self.results.task == self.task.name else f" on {self.results.task}"
-        return self.task.submission, self.run, score, len(self.text.rstrip("\n").split("\n")) - 1
+        names = streams.printable(self.run), streams.printable(score)
+        return (self.task.submission, *names, len(self.text.rstrip("\n").split("\n")) - 1)
 
 
 def find_runs(folders: Iterable[str]) -> Dict[str, List[str]]:
@@ -205,13 +206,29 @@ def _zip_bytes(task_files: Iterable[TaskFile]) -> bytes:
     return buffer.getvalue()
 
 
+def _check_output(path: str, overwrite: bool) -> None:
+    """Raise a `UserError` unless a zip file can be written. With `overwrite`, it may replace another submission."""
+    if not path.endswith(".zip"):
+        raise errors.UserError(f"--output={path}: expected the name of a zip file, e.g. submission.zip.")
+    if not overwrite:
+        files.check_absent(path)
+    elif os.path.lexists(path):
+        names = None
+        if os.path.isfile(path) and zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+        if names is None or not set(names) <= set(map(file_name, glue.TASKS)):
+            raise errors.UserError(
+                f"--overwrite replaces only submissions, which {path} is not; choose another --output."
+            )
+
+
 def make_submission(folders: Sequence[str], output: str, allow_missing: bool = False, overwrite: bool = False) -> str:
     """Search folders for runs, write the zip file and return a summary to print. On an error, nothing is written."""
     if not folders:
         raise errors.UserError("No runs given; name their folders with --runs=FOLDER,FOLDER.")
     with files.user_errors():
-        if not overwrite:
-            files.check_absent(output)
+        _check_output(output, overwrite)
         found = collect(folders, allow_missing)
         files.make_folder(os.path.dirname(output) or ".")
         files.write_bytes(output, _zip_bytes(found))

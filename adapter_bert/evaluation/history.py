@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import files, json_files
 from adapter_bert.evaluation.scores import Scores
+
+_TYPES = {"evaluations": Sequence[Mapping[str, Any]], "seconds": float, "steps": int, "examples": int}
+_ENTRY_TYPES = {"step": int, "loss": Optional[float], "metrics": Mapping[str, Optional[float]]}
 
 
 class History:
@@ -21,14 +24,12 @@ class History:
         # Time spent in training steps, excluding evaluation, and their number and examples. Killed processes add none.
         self.seconds, self.steps, self.examples = 0.0, 0, 0
         if tf.gfile.Exists(path):
-            content = files.read_json_object(path)
-            try:
-                self.evaluations = [dict(entry, step=int(entry["step"])) for entry in content["evaluations"]]
-                self.seconds = float(content["seconds"])
-                self.steps, self.examples = int(content["steps"]), int(content["examples"])
-            except (KeyError, TypeError, ValueError) as error:
-                problem = f"{path} is damaged ({errors.reason(error)}): use another --output_dir."
-                raise errors.UserError(problem) from None
+            content = json_files.read_object(path)
+            json_files.check_types(content, _TYPES, path)
+            for entry in content["evaluations"]:
+                json_files.check_types(entry, _ENTRY_TYPES, f"{path}: evaluations")
+            self.evaluations, self.seconds = content["evaluations"], content["seconds"]
+            self.steps, self.examples = content["steps"], content["examples"]
 
     def forget_after(self, step: int, keep: Optional[int] = None) -> None:
         """Drop evaluations after a step, which the resumed training will repeat, except the one at step `keep`."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from typing import Any, Dict, Mapping, Optional
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 
-_REQUIRED = ("task", "primary_metric", "metrics")
+_NO_DEFAULT = ("task", "primary_metric", "metrics", "loss", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,16 +40,14 @@ class EvalResults:
     @classmethod
     def read(cls, path: str) -> EvalResults:
         """Read `results.json`; files written by earlier versions may lack keys or have additional ones."""
-        content = files.read_json_object(path)
-        missing = [name for name in _REQUIRED if name not in content]
-        if missing or not isinstance(content["metrics"], dict) or content["primary_metric"] not in content["metrics"]:
-            raise errors.UserError(
-                f"{path} does not contain the results of an evaluation: expected the keys {', '.join(_REQUIRED)}, and "
-                "the primary metric among the metrics."
-            )
-        defaults: Dict[str, Any] = {"loss": None, "collapsed": False, "step": 0, "seed": None}
-        names = [field.name for field in dataclasses.fields(cls)]
-        return cls(**{name: content.get(name, defaults.get(name, {})) for name in names})
+        content = json_files.read_object(path)
+        defaults: Dict[str, Any] = {"collapsed": False, "step": 0, **dict.fromkeys(_NO_DEFAULT)}
+        hints = dict(typing.get_type_hints(cls), metrics=Mapping[str, Optional[float]])
+        values = {name: content.get(name, defaults.get(name, {})) for name in hints}
+        json_files.check_types(values, hints, path)
+        if values["primary_metric"] not in values["metrics"]:
+            raise errors.UserError(f"{path}: metrics lack the primary_metric, {values['primary_metric']!r}.")
+        return cls(**values)
 
     def write(self, path: str) -> None:
         """Write `results.json`."""

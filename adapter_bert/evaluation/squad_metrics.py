@@ -20,7 +20,7 @@ import re
 import string
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, json_files
 from adapter_bert.tasks import squad
 
 # Question id -> gold texts, in the order of the data set. In version 2.0, no text means that there is no answer.
@@ -212,7 +212,7 @@ def _is_number(value: Any) -> bool:
 def _read_values(path: str, kind: str, is_valid: Callable[[Any], bool]) -> Dict[str, Any]:
     """Read a JSON object of question id -> value and check the values."""
     expected = f"Expected a JSON object of question id -> {kind}."
-    content = files.read_json_object(path, expected)
+    content = json_files.read_object(path, expected, is_data=True)
     for question, value in content.items():
         if not is_valid(value):
             raise errors.UserError(f"{path}: the value of {question!r} is {json.dumps(value)[:40]}. {expected}")

@@ -51,6 +51,8 @@ def read_tasks(path: str, common: ClassifierSettings) -> Dict[str, ClassifierSet
 
     Return name of the pack -> settings, in the order of the lines; `common` provides values that a line does not set.
     """
+    if os.path.realpath(path) == os.path.realpath(os.path.join(common.output_dir or "", REPORT_FILE)):
+        raise errors.UserError(f"The stream would overwrite its list of tasks {path}: use another --output_dir.")
     try:
         with tf.gfile.GFile(path, "r") as reader:
             lines = reader.read().split("\n")

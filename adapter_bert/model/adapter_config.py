@@ -12,6 +12,9 @@ PAPER_SIZE = 64
 # The paper uses a standard deviation of 1e-2; Google's released code uses 1e-3.
 PAPER_INIT_SCALE = 1e-2
 
+# More than any real network has. Shapes within this limit can be computed and compared.
+MAX_SIZE = 2**24
+
 PLACEMENTS = ("both", "attention", "feedforward")
 # The keys of `adapter_layers.ACTIVATIONS`.
 ACTIVATION_NAMES = ("gelu", "gelu_erf", "linear", "relu", "swish", "tanh")
@@ -19,7 +22,7 @@ ACTIVATION_NAMES = ("gelu", "gelu_erf", "linear", "relu", "swish", "tanh")
 
 def check_activation(name: Any) -> None:
     """Raise `errors.UserError` if the name is unknown. Case is ignored; empty and None mean no activation."""
-    if name and str(name).lower() not in ACTIVATION_NAMES:
+    if not isinstance(name, (str, type(None))) or (name and name.lower() not in ACTIVATION_NAMES):
         raise errors.unknown("activation", name, ACTIVATION_NAMES)
 
 
@@ -34,7 +37,7 @@ class AdapterConfig:
     placement: str = "both"  # sub-layers with an adapter: one of `PLACEMENTS`
 
     def __post_init__(self) -> None:
-        errors.check_int("The adapter size", self.size)
+        errors.check_int("The adapter size", self.size, maximum=MAX_SIZE)
         if not isinstance(self.init_scale, (int, float)) or not 0 <= self.init_scale < math.inf:
             raise errors.UserError(
                 f"The adapter init scale must be a finite number of at least 0, found {self.init_scale!r}."

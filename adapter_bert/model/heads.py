@@ -52,6 +52,10 @@ class Head(abc.ABC):
     def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
         """Add the head to the graph; `features` contains the labels under the names of `label_types`."""
 
+    @abc.abstractmethod
+    def shapes(self, hidden: int) -> Dict[str, Tuple[int, ...]]:
+        """Return name -> shape of the variables of the head of a network of this hidden size."""
+
     def predictions(self, output: HeadOutput, features: Features) -> Dict[str, tf.Tensor]:
         """Return the predictions, including everything that scoring needs: labels and row numbers."""
         values = {
@@ -92,9 +96,13 @@ class ClassificationHead(LabelHead):
     # Weight of each class in the training loss; None for 1. Reported losses are not weighted.
     class_weights: Optional[Tuple[float, ...]] = None
 
+    def shapes(self, hidden: int) -> Dict[str, Tuple[int, ...]]:
+        """Return name -> shape of the variables."""
+        return _shapes(self.num_labels, hidden)
+
     def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
         """Add the head to the graph; `label_ids` are class indices."""
-        logits = _linear(model, self.num_labels, is_training)
+        logits = _linear(model, self, is_training)
         labels = features["label_ids"]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
         weighted = losses
@@ -125,9 +133,13 @@ class RegressionHead(LabelHead):
     kind = "regression"
     label_types = {"label_ids": tf.float32}
 
+    def shapes(self, hidden: int) -> Dict[str, Tuple[int, ...]]:
+        """Return name -> shape of the variables."""
+        return _shapes(1, hidden)
+
     def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
         """Add the head to the graph; `label_ids` are the numbers to predict."""
-        logits = _linear(model, 1, is_training)
+        logits = _linear(model, self, is_training)
         losses = tf.square(logits[:, 0] - tf.cast(features["label_ids"], tf.float32))
         return HeadOutput(losses, losses, logits)
 
@@ -145,6 +157,10 @@ class SpanHead(Head):
 
     kind = "span"
     label_types = dict.fromkeys(["question_ids", "window_ids", "start_positions", "end_positions"], tf.int64)
+
+    def shapes(self, hidden: int) -> Dict[str, Tuple[int, ...]]:
+        """Return name -> shape of the variables."""
+        return _shapes(2, hidden, "cls/squad/")
 
     def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
         """Add the head to the graph; `start_positions` and `end_positions` are token indices."""
@@ -167,21 +183,29 @@ class SpanHead(Head):
     def logits(self, model: modeling.BertModel) -> tf.Tensor:
         """Return float [B, 2, S]: scores of each token as start and as end of the answer."""
         tokens = model.get_sequence_output()  # [B, S, H]
-        weights, bias = _variables("cls/squad/", 2, tokens.shape.as_list()[-1])
+        weights, bias = _variables(self.shapes(tokens.shape.as_list()[-1]))
         per_token = tf.einsum("bsh,uh->bus", tokens, weights)
         return per_token + tf.reshape(bias, [1, 2, 1])
 
 
-def _variables(scope: str, units: int, hidden: int) -> Tuple[tf.Variable, tf.Variable]:
+def _shapes(units: int, hidden: int, scope: str = "") -> Dict[str, Tuple[int, ...]]:
+    return {scope + "output_weights": (units, hidden), scope + "output_bias": (units,)}
+
+
+def _variables(shapes: Mapping[str, Tuple[int, ...]]) -> Tuple[tf.Variable, tf.Variable]:
     """Return weights and biases of a head."""
-    weights = tf.get_variable(scope + "output_weights", [units, hidden], initializer=modeling.create_initializer(0.02))
-    return weights, tf.get_variable(scope + "output_bias", [units], initializer=tf.zeros_initializer())
+    (weights, weights_shape), (bias, bias_shape) = shapes.items()
+    initializer = modeling.create_initializer(0.02)
+    return (
+        tf.get_variable(weights, weights_shape, initializer=initializer),
+        tf.get_variable(bias, bias_shape, initializer=tf.zeros_initializer()),
+    )
 
 
-def _linear(model: modeling.BertModel, units: int, is_training: bool) -> tf.Tensor:
+def _linear(model: modeling.BertModel, head: Head, is_training: bool) -> tf.Tensor:
     """Apply a linear layer to the pooled output: float [B, units]."""
     pooled = dropout(model.get_pooled_output(), HEAD_DROPOUT if is_training else 0.0)
-    weights, bias = _variables("", units, pooled.shape.as_list()[-1])
+    weights, bias = _variables(head.shapes(pooled.shape.as_list()[-1]))
     return tf.nn.bias_add(tf.matmul(pooled, weights, transpose_b=True), bias)
 
 

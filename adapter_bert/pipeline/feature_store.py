@@ -6,7 +6,6 @@ creates them. Files are renamed when complete, so several processes may build th
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -18,6 +17,7 @@ from types import ModuleType
 from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
+from google.protobuf import message
 
 import tokenization
 from adapter_bert.common import errors, files
@@ -78,7 +78,8 @@ class FeatureStore:
         paths = _find(stem)
         if paths is None:
             tf.logging.info("Building features: %s-*.tf_record", stem)
-            return tfrecords.write_shards(records, stem)
+            with contextlib.closing(records):  # type: ignore[type-var]  # If this fails, end the worker processes.
+                return tfrecords.write_shards(records, stem)
         tf.logging.info("Features (%d sequences): %s", num_records(paths), errors.first_names(paths, 1))
         return paths
 
@@ -93,16 +94,25 @@ def damage_errors(paths: Iterable[str]) -> Iterator[None]:
     """Raise a `UserError` that names the damaged file if TensorFlow finds one while the block reads these files."""
     try:
         yield
-    except tf.errors.DataLossError as error:
-        for path in paths:
-            try:
-                collections.deque(tf.python_io.tf_record_iterator(path), maxlen=0)
-            except tf.errors.DataLossError:
-                raise errors.UserError(
-                    f"The feature file {path} is damaged ({errors.reason(error)}). Delete it and run again: it will be "
-                    "rebuilt."
-                ) from None
-        raise
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        damaged = next((path for path in paths if not _is_intact(path)), None)
+        if damaged is None:
+            raise
+        raise errors.UserError(
+            f"The feature file {damaged} is damaged ({errors.reason(error)}). Delete it and run again: it will be "
+            "rebuilt."
+        ) from None
+
+
+def _is_intact(path: str) -> bool:
+    """Return whether all records of a file have their checksums and contain features."""
+    try:
+        for record in tf.python_io.tf_record_iterator(path):
+            if "input_ids" not in tf.train.Example.FromString(record).features.feature:
+                return False
+    except (tf.errors.DataLossError, message.DecodeError):
+        return False
+    return True
 
 
 def _find(stem: str) -> Optional[List[str]]:
@@ -113,9 +123,18 @@ def _find(stem: str) -> Optional[List[str]]:
         ending = _ENDING.search(name)
         if ending and name[: ending.start()] == beginning:
             path = os.path.join(folder, name)
-            if files.size(path) == int(ending["bytes"]):
+            if _has_size(path, int(ending["bytes"])):
                 found.setdefault(int(ending["total"]), {})[int(ending["index"])] = path
             else:
                 tf.logging.warning("The feature file %s is incomplete; rebuilding it.", path)
     complete = [by_index for total, by_index in found.items() if len(by_index) == total]
     return [path for _, path in sorted(complete[0].items())] if complete else None
+
+
+def _has_size(path: str, size: int) -> bool:
+    """Return whether a path is a regular file of this size, and not, for example, a FIFO or a broken link."""
+    try:
+        files.check_regular_file(path)
+        return files.size(path) == size
+    except errors.UserError:
+        return False

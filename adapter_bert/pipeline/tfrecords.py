@@ -107,14 +107,14 @@ def write_shards(records: Iterable[bytes], stem: str) -> List[str]:
         sizes: Dict[str, str] = {}  # temporary path -> number of records and bytes, as in the final name
         count = RECORDS_PER_SHARD
         while count == RECORDS_PER_SHARD:
-            temporary = stack.enter_context(files.temporary_file(stem))
+            temporary = stack.enter_context(files.temporary_path(stem))
             count = _write(itertools.islice(records, RECORDS_PER_SHARD), temporary)
             if count or not sizes:
                 sizes[temporary] = f"{count}-{files.size(temporary)}"
         paths = []
         for index, (temporary, size) in enumerate(sizes.items()):
             paths.append(f"{stem}-{index:05d}-of-{len(sizes):05d}-{size}.tf_record")
-            tf.gfile.Rename(temporary, paths[-1], overwrite=True)
+            files.rename(temporary, paths[-1])
     return paths
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Dict, Optional
 
 from adapter_bert.common import errors
-from adapter_bert.evaluation.answers import N_BEST, NULL_ODDS, PREDICTIONS, AnswerRules
+from adapter_bert.evaluation.answers import AnswerRules
 from adapter_bert.pipeline.windows import WindowConfig
 from adapter_bert.settings.flags import POSITIVE, TRAINING, setting
 from adapter_bert.settings.groups import SEQUENCE_LENGTH, Settings
@@ -56,11 +55,6 @@ class SquadSettings(Settings):
         for phase, name in needed.items():
             if getattr(self, phase) and not getattr(self, name):
                 raise errors.UserError(f"No data: --{phase} needs --{name}, a file in SQuAD's format.")
-        data = [os.path.realpath(path) for path in (self.train_file, self.predict_file) if path]
-        for name in (PREDICTIONS, N_BEST, NULL_ODDS):
-            path = os.path.join(self.output_dir or "", name)
-            if self.answers and os.path.realpath(path) in data:
-                raise errors.UserError(f"The answers would overwrite {path}: use another --output_dir.")
 
     @property
     def lengths(self) -> WindowConfig:

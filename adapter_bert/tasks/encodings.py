@@ -8,7 +8,7 @@ import os
 import re
 from typing import Iterator, Optional, Tuple
 
-from adapter_bert.common import errors
+from adapter_bert.common import errors, files
 from adapter_bert.common.lazy_tensorflow import tf
 
 BLOCK_SIZE = 1 << 20
@@ -31,6 +31,8 @@ _BINARY_FORMATS = (
 
 def read_blocks(path: str) -> Iterator[bytes]:
     """Yield the content of a file in blocks; if that fails, raise a `UserError` that lists the folder's content."""
+    if os.path.exists(path) and not os.path.isdir(path):
+        files.check_regular_file(path)
     try:
         with tf.gfile.GFile(path, "rb") as reader:
             yield from iter(lambda: reader.read(BLOCK_SIZE), b"")
@@ -38,7 +40,9 @@ def read_blocks(path: str) -> Iterator[bytes]:
         folder = os.path.dirname(path) or "."
         if not tf.gfile.IsDirectory(folder):
             raise errors.UserError(f"The data folder {folder} does not exist.") from None
-        present = errors.first_names(sorted(tf.gfile.ListDirectory(folder)), 10)
+        present = "names that are not UTF-8"
+        with contextlib.suppress(UnicodeDecodeError):
+            present = errors.first_names(sorted(tf.gfile.ListDirectory(folder)), 10)
         reason = "does not exist" if isinstance(error, tf.errors.NotFoundError) else "cannot be read"
         raise errors.UserError(f"The data file {path} {reason}; the folder contains: {present}.") from None
 
@@ -121,8 +125,8 @@ def _guess_encoding(data: bytes) -> str:
 
 
 def _nul_message(data: bytes, path: str) -> str:
-    start = data[:1000]
     # In UTF-16, every other byte of English text is zero.
+    start = data[:1000] if data.strip(b"\0") else b""
     for name, high_bytes in (("utf-16-le", start[1::2]), ("utf-16-be", start[::2])):
         if high_bytes and high_bytes.count(0) * 2 > len(high_bytes):
             return f"{path} contains NUL bytes. It seems to be UTF-16 without a byte order mark: try --encoding={name}."

@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, json_files
 from adapter_bert.common.cached_property import cached_property
 from adapter_bert.common.lazy_tensorflow import tf
 
@@ -187,7 +187,7 @@ def read(path: str) -> Dataset:
 
 def load(path: str) -> Dict[str, Any]:
     """Return the JSON object in a file without checking its content."""
-    return files.read_json_object(path, advice=_LAYOUT)
+    return json_files.read_object(path, _LAYOUT, is_data=True)
 
 
 def parse(content: Dict[str, Any], path: str) -> Dataset:

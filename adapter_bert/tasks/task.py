@@ -176,13 +176,13 @@ def _read_label(task: Task, cell: str, place: str) -> Union[str, float]:
         label = task.spellings.get(cell.strip(), cell.strip())
         if label not in task.labels:
             known = ", ".join(task.labels)
-            raise errors.UserError(f"{place}: unknown label '{cell}'; {task.name} has the labels {known}.")
+            raise errors.UserError(f"{place}: unknown label '{cell[:60]}'; {task.name} has the labels {known}.")
         return label
     least, most = task.label_range or (-math.inf, math.inf)
     value = parse_finite(cell)
     if value is None or not least <= value <= most:
         limits = f" from {least:g} to {most:g}" if task.label_range else ""
-        raise errors.UserError(f"{place}: {task.name} expects a finite number{limits} as label, found '{cell}'.")
+        raise errors.UserError(f"{place}: {task.name} expects a finite number{limits} as label, found '{cell[:60]}'.")
     return value
 
 

@@ -33,27 +33,28 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
 
     The settings must be validated. Nothing is written before everything is checked.
     """
-    with files.user_errors():
-        folder = RunFolder(settings.output_dir or "")
-        data = load_data(settings)
-        settings = dataclasses.replace(settings, task_name=data.task.name)
-        base = Base.load(settings)
-        head = make_head(settings, data)
-        schedule = workflow.make_schedule(settings, len(data.splits.get("train", ())))
-        trainer = workflow.prepare(settings, folder, base, head, data.fingerprints())  # first write
-        # Create features before any session exists, because this forks processes.
-        features = make_features(settings, base, data)
-    score, results = make_scorer(head, data.task), None
-    if settings.do_train:
-        dev = DevSet(features["dev"], score) if settings.evaluates_in_training else None
-        TrainingLoop(trainer, schedule, features["train"], dev).run()
-    for split, rows in trainer.predict([features[name] for name in ("dev", "test") if name in features]):
-        if split == "dev":
-            scores, labels = score(rows), np.array([row["label_ids"] for row in rows])
-            majority = metrics.majority_class_score(list(scores.metrics), labels)
-            results = workflow.report(trainer, scores, majority, data.sizes(), rows)
-        else:
-            write_predictions(settings, folder, data.task, head, rows)
+    with RunFolder(settings.output_dir or "") as folder:
+        with files.user_errors():
+            data = load_data(settings)
+            settings = dataclasses.replace(settings, task_name=data.task.name)
+            folder.check_outputs(settings, glue_submission.file_name(data.task))
+            base = Base.load(settings)
+            head = make_head(settings, data)
+            schedule = workflow.make_schedule(settings, len(data.splits.get("train", ())))
+            trainer = workflow.prepare(settings, folder, base, head, data.fingerprints())  # first write
+            # Create features before any session exists, because this forks processes.
+            features = make_features(settings, base, data)
+        score, results = make_scorer(head, data.task), None
+        if settings.do_train:
+            dev = DevSet(features["dev"], score) if settings.evaluates_in_training else None
+            TrainingLoop(trainer, schedule, features["train"], dev).run()
+        for split, rows in trainer.predict([features[name] for name in ("dev", "test") if name in features]):
+            if split == "dev":
+                scores, labels = score(rows), np.array([row["label_ids"] for row in rows])
+                majority = metrics.majority_class_score(list(scores.metrics), labels)
+                results = workflow.report(trainer, scores, majority, data.sizes(), rows)
+            else:
+                write_predictions(settings, folder, data.task, head, rows)
     if settings.do_train or settings.do_eval:
         tf.logging.info("***** Done: weights %s, results in %s *****", trainer.weights.path, folder.path)
     return results
@@ -87,10 +88,8 @@ def _load_custom_data(settings: ClassifierSettings, requested: Dict[str, bool]) 
     splits = [name for name, is_requested in requested.items() if is_requested]
     labels = RunFolder(settings.output_dir or "").labels(settings)
     data = TaskData(*custom.read(settings.task_name or "", custom_data, splits, labels))
-    name = glue_submission.file_name(data.task)
-    path = os.path.join(settings.output_dir or "", name)
-    given = [os.path.realpath(path) for path in (settings.train_file, settings.dev_file, settings.test_file) if path]
-    if name == TEST_RESULTS_FILE or os.path.realpath(path) in given:
+    if glue_submission.file_name(data.task) == TEST_RESULTS_FILE:
+        path = os.path.join(settings.output_dir or "", TEST_RESULTS_FILE)
         raise errors.UserError(
             f"The predictions of --task_name={data.task.name} would overwrite {path}; choose another name."
         )

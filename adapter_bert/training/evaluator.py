@@ -6,6 +6,7 @@ from typing import FrozenSet, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.common import files
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.scores import Row, Scorer, Scores
 from adapter_bert.training.trainer import SplitFeatures
@@ -73,28 +74,31 @@ class Evaluator:
         is_best = self._is_best(scores)
         if is_best:
             self._best_pack.save(checkpoint, scores)
+        self._write_summary(step, scores)
         self._history.add(step, scores)
-        self._history.write()
+        self._history.write()  # last: a killed run repeats what is not recorded
         if is_best:
             self._best = self._history.at(step)
         tf.logging.info("Dev set at step %d: %s%s", step, scores, "  (best so far)" if is_best else "")
-        self._write_summary(step, scores)
         if self.should_stop and self._best:
             primary = next(iter(scores.metrics))
             best = f"{self._best['metrics'][primary]:.4f} (step {self._best['step']})"
             tf.logging.info("Stopping early: %s was not above %s in %d evaluations.", primary, best, self._patience)
 
     def _is_best(self, scores: Scores) -> bool:
-        if self._best is None:
+        primary = next(iter(scores.metrics))
+        if self._best is None or self._best["metrics"].get(primary) is None:  # null: the score was not finite
             return True
-        primary, loss = next(iter(scores.metrics)), self._best["loss"]
+        loss = self._best.get("loss")
         best = (self._best["metrics"][primary], -float("inf" if loss is None else loss))
         return (scores.primary, -scores.loss) > best
 
     def _write_summary(self, step: int, scores: Scores) -> None:
         values = dict(scores.metrics, loss=scores.loss)
+        folder = self._best_pack.folder.file(EVAL_SUMMARIES)
+        files.make_folder(folder)  # with the permissions of the umask, unlike TensorFlow
         # TensorFlow 2 can create this writer only in graph mode.
         with tf.Graph().as_default():
-            writer = tf.summary.FileWriterCache.get(self._best_pack.folder.file(EVAL_SUMMARIES))
+            writer = tf.summary.FileWriterCache.get(folder)
         writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag=k, simple_value=v) for k, v in values.items()]), step)
         writer.flush()

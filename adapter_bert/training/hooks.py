@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from adapter_bert.common import progress
+from adapter_bert.common import files, progress
 from adapter_bert.common.signals import StopRequest
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.scores import Row, predicted_rows
@@ -156,7 +156,8 @@ class CheckpointHook(_StepHook):
     def _save(self, session: tf.Session) -> None:
         """Save a checkpoint of this step, unless it exists."""
         if self._saved_step != self.step:
-            self._tensors.saver.save(session, self._prefix, global_step=self.step)
+            with files.user_errors(f"Cannot save the checkpoint of step {self.step}"):
+                self._tensors.saver.save(session, self._prefix, global_step=self.step)
             self._saved_step = self.step
 
     def _dev_batches(self, session: tf.Session) -> Iterator[Row]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from typing import Iterator, List, Optional
 
 import tensorflow.compat.v1 as tf
 
 import optimization
-from adapter_bert.common import errors, signals
+from adapter_bert.common import errors, files, signals
 from adapter_bert.devices import estimators
 from adapter_bert.model import parameters
 from adapter_bert.pipeline import feature_store
@@ -18,6 +19,11 @@ from adapter_bert.training.hooks import CheckpointHook, ProgressHook
 from adapter_bert.training.model_fn import ModelFn, Schedule, TrainingPlan, TrainingTensors
 from adapter_bert.training.trainer import SplitFeatures, Trainer
 from adapter_bert.weights import loading
+
+# In messages of TensorFlow's writers. The type of such an error depends on the version.
+_FILE_SYSTEM_ERROR = re.compile(
+    "No space left|Read-only file|Permission denied|File too large|quota exceeded|Failed to flush"
+)
 
 
 class TrainingLoop:
@@ -158,9 +164,13 @@ class TrainingLoop:
                 f"The loss became NaN or infinite{failed_at}: lower --learning_rate (it is {settings.learning_rate}) "
                 f"and use another --output_dir. Last good weights: {good}."
             ) from None
-        except tf.errors.ResourceExhaustedError as error:
-            if "No space left" in str(error):
-                raise errors.UserError(f"The disk is full: {errors.reason(error)}.") from None
+        except (OSError, RuntimeError, tf.errors.OpError) as error:
+            if isinstance(error, OSError) or _FILE_SYSTEM_ERROR.search(str(error)):
+                with files.user_errors(f"Cannot write to {self._folder.path}"):
+                    # The summary writer raises a RuntimeError.
+                    raise (OSError(str(error)) if isinstance(error, RuntimeError) else error) from None
+            if not isinstance(error, tf.errors.ResourceExhaustedError):
+                raise
             raise errors.UserError(
                 "Out of memory: set --gradient_checkpointing=true, raise --gradient_accumulation_steps (it is "
                 f"{settings.gradient_accumulation_steps}), or lower --train_batch_size (it is "

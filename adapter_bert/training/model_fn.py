@@ -56,7 +56,7 @@ class TrainingPlan:
     make_hooks: Callable[[TrainingTensors], List[tf.train.SessionRunHook]] = lambda tensors: []
     # Creates the batches of a dev set that a hook evaluates in the training graph; not called on a TPU.
     dev_data: Optional[Callable[[], tf.data.Dataset]] = None
-    # `whole`: checkpoints contain every variable; `trained`: see `checkpoints.RunSaver`; None: left to the estimator.
+    # `whole`: checkpoints contain every variable; `trained`: see `checkpoints.TrainedSaver`; None: up to the estimator.
     checkpoint_kind: Optional[str] = None
     gradient_checkpointing: bool = False  # see `modeling.BertModel`
     accumulation_steps: int = 1  # parts in which a batch is computed, see `batch_splitting.accumulate`
@@ -161,10 +161,10 @@ class ModelFn:
         if self.plan.checkpoint_kind is None:
             return None
         if self.plan.checkpoint_kind == "whole":
-            return tf.train.Saver(max_to_keep=checkpoints.KEPT, save_relative_paths=True)
+            return checkpoints.RunSaver()
         trained = self._trained_variables()
         names = {optimization.variable_name(variable) for variable in trained}
-        return checkpoints.RunSaver(trained, lambda session: assigner.load(session, skip=names))
+        return checkpoints.TrainedSaver(trained, lambda session: assigner.load(session, skip=names))
 
     def _make_assigner(self) -> WeightAssigner:
         if self.weights is not None:

@@ -30,23 +30,24 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
 
     The settings must be validated. Nothing is written before everything is checked.
     """
-    with files.user_errors():
-        folder = RunFolder(settings.output_dir or "")
-        settings = use_recorded_name(settings, folder)
-        data = load_data(settings)
-        base = Base.load(settings)
-        schedule = workflow.make_schedule(settings, data.train.num_questions if data.train else 0)
-        trainer = workflow.prepare(settings, folder, base, SpanHead(), data.fingerprints())  # first write
-        # Create features before any session exists, because this forks processes.
-        features = make_features(settings, base, data)
-    decoder = AnswerDecoder(data.dev, base.tokenizer, settings.lengths, settings.rules) if data.dev else None
-    results = None
-    if settings.do_train:
-        dev = DevSet(features["eval"], decoder.score) if decoder and settings.evaluates_in_training else None
-        TrainingLoop(trainer, schedule, features["train"], dev).run()
-    if decoder:
-        for _, rows in trainer.predict([features["predict"]]):
-            results = answer(settings, trainer, data, decoder, rows)
+    with RunFolder(settings.output_dir or "") as folder:
+        with files.user_errors():
+            folder.check_outputs(settings)
+            settings = use_recorded_name(settings, folder)
+            data = load_data(settings)
+            base = Base.load(settings)
+            schedule = workflow.make_schedule(settings, data.train.num_questions if data.train else 0)
+            trainer = workflow.prepare(settings, folder, base, SpanHead(), data.fingerprints())  # first write
+            # Create features before any session exists, because this forks processes.
+            features = make_features(settings, base, data)
+        decoder = AnswerDecoder(data.dev, base.tokenizer, settings.lengths, settings.rules) if data.dev else None
+        results = None
+        if settings.do_train:
+            dev = DevSet(features["eval"], decoder.score) if decoder and settings.evaluates_in_training else None
+            TrainingLoop(trainer, schedule, features["train"], dev).run()
+        if decoder:
+            for _, rows in trainer.predict([features["predict"]]):
+                results = answer(settings, trainer, data, decoder, rows)
     tf.logging.info("***** Done: weights %s, results in %s *****", trainer.weights.path, folder.path)
     return results
 

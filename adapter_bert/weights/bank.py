@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tup
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 
 FILE_NAME = "bank.json"
@@ -28,6 +28,13 @@ PACKS_FOLDER = "packs"
 # Name of the base in the results of `verify`. No pack can have this name.
 BASE = BASE_FOLDER + "/"
 
+# Types of the values in `bank.json`, see `_describe`.
+_MANIFEST = {
+    "base": str,
+    "tensors": Mapping[str, str],
+    "architecture": Mapping[str, Any],
+    "tokenizer": Mapping[str, Any],
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -38,6 +45,7 @@ class PackSummary(NamedTuple):
     size: int  # of the file, in bytes
     parameters: int = 0
     config: Optional[packs.PackConfig] = None
+    problem: str = ""  # why it cannot be read
 
 
 class Bank:
@@ -51,7 +59,7 @@ class Bank:
     @classmethod
     def create(cls, folder: str, base: bases.Base) -> Bank:
         """Create an empty bank with a copy of a base, atomically; the folder must be empty or not exist."""
-        folder = cls.check_absent(folder)
+        folder = cls.check_absent(folder, base.folder)
         with files.user_errors(), files.staging_folder(folder) as staging:
             manifest = _describe(base)
             os.mkdir(os.path.join(staging, BASE_FOLDER))
@@ -68,9 +76,17 @@ class Bank:
         return cls(folder, manifest)
 
     @staticmethod
-    def check_absent(folder: str) -> str:
-        """Return the full path of a folder for a new bank; raise a `UserError` if it is not empty."""
+    def check_absent(folder: str, base: str) -> str:
+        """Return the full path of a folder for a new bank with the base in a folder.
+
+        Raises:
+          UserError: the folder is not empty, or it is in another bank or in the folder of the base.
+        """
         folder = _local(folder)
+        outer = base if files.is_inside(folder, base) else containing(os.path.dirname(folder))
+        if outer:
+            raise errors.UserError(f"The new bank {folder} would be inside {outer}; choose another folder.")
+        files.remove_leftovers(os.path.dirname(folder))  # of a command that was killed when its bank was complete
         if os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
             raise _folder_exists(folder)
         return folder
@@ -152,7 +168,7 @@ class Bank:
         check_name(name)
         packs.check(pack, f"The pack to be added as '{name}'")
         self.check(pack, f"to be added as '{name}'")
-        path = self._file(name)
+        path = self._writable_file(name)
         files.make_folder(os.path.dirname(path))
         with files.user_errors():
             try:
@@ -161,13 +177,12 @@ class Bank:
                 raise errors.UserError(
                     f"There is already a pack '{name}' in the bank {self.folder}: use another name, or --replace."
                 ) from None
-            with contextlib.suppress(FileNotFoundError):  # another process may have removed the pack
-                files.remove_leftovers(os.path.dirname(path), None, os.stat(path).st_mtime)
         return path
 
     def remove(self, name: str) -> str:
         """Remove a pack, even a damaged one; return the path of its file."""
-        path = self.path(name)
+        self.path(name)  # checks that it exists
+        path = self._writable_file(name)
         with files.user_errors():
             os.remove(path)
         return path
@@ -182,7 +197,7 @@ class Bank:
                 else:
                     self.read(name)
             except errors.UserError as error:
-                if name != BASE and not os.path.exists(self._file(name)):
+                if name != BASE and not os.path.lexists(self._file(name)):
                     continue  # another process has removed it
                 problem = str(error)
             yield name, problem
@@ -191,19 +206,37 @@ class Bank:
         """Return summaries of all packs, from their headers."""
         found = []
         for name in self.names():
-            with contextlib.suppress(FileNotFoundError):  # another process may have removed it
-                with open(self._file(name), "rb") as file:
+            path = self._file(name)
+            try:
+                config = packs.read_config(path)
+                with files.user_errors(), open(path, "rb") as file:
                     header = 8 + int.from_bytes(file.read(8), "little")
                     size = os.fstat(file.fileno()).st_size
-                try:
-                    config = packs.read_config(self._file(name))
-                    found.append(PackSummary(name, size, (size - header) // np.dtype(np.float32).itemsize, config))
-                except errors.UserError:
-                    found.append(PackSummary(name, size))
+                found.append(PackSummary(name, size, (size - header) // np.dtype(np.float32).itemsize, config))
+            except errors.UserError as error:
+                with contextlib.suppress(OSError):  # another process may have removed it
+                    found.append(PackSummary(name, os.lstat(path).st_size, problem=str(error)))
         return found
 
     def _file(self, name: str) -> str:
         return os.path.join(self.folder, PACKS_FOLDER, name + packs.ENDING)
+
+    def _writable_file(self, name: str) -> str:
+        folder = os.path.join(self.folder, PACKS_FOLDER)
+        if os.path.islink(folder):
+            raise errors.UserError(
+                f"{folder} is a symbolic link to {os.path.realpath(folder)}. Packs are added and removed only in a "
+                "folder of the bank itself: move the packs there."
+            )
+        return self._file(name)
+
+
+def containing(path: str) -> Optional[str]:
+    """Return the folder of the bank that a local path, which need not exist, is in; None if it is in none."""
+    for folder in files.and_parents(path):
+        if all(os.path.exists(os.path.join(folder, name)) for name in (FILE_NAME, BASE_FOLDER)):
+            return folder
+    return None
 
 
 def check_name(name: str) -> None:
@@ -231,12 +264,10 @@ def _describe(base: bases.Base) -> Dict[str, Any]:
 
 def _read_manifest(path: str) -> Dict[str, Any]:
     """Read a `bank.json`; raise a `UserError` if it is damaged or has another format."""
-    values = files.read_json_object(path)
+    values = json_files.read_object(path)
     if values.get("format") != FORMAT:
         raise errors.UserError(f"{path} has the format {values.get('format')!r}; this version reads {FORMAT!r}.")
-    for key, kind in (("base", str), ("tensors", dict), ("architecture", dict), ("tokenizer", dict)):
-        if not isinstance(values.get(key), kind):
-            raise errors.UserError(f"{path} is damaged: {key} is {values.get(key)!r}. Restore the file.")
+    json_files.check_types(values, _MANIFEST, path)
     found = fingerprints.combine(values["tensors"])
     if found != values["base"]:
         raise errors.UserError(
@@ -251,6 +282,6 @@ def _folder_exists(folder: str) -> errors.UserError:
 
 
 def _local(folder: str) -> str:
-    if "://" in folder:
-        raise errors.UserError(f"A bank must be a local folder; found {folder}.")
+    if not folder or "://" in folder:
+        raise errors.UserError(f"A bank must be a local folder; found {folder!r}.")
     return os.path.abspath(folder)

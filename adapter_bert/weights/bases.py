@@ -32,35 +32,10 @@ SIZES = (
 ARCHITECTURE = (*SIZES, "hidden_act")
 # The description of a tokenizer without its case, which the files of a base do not record.
 VOCABULARY = ("type", "entries", "vocabulary")
+# Types of the values in the description of a tokenizer.
+TOKENIZER = {"type": str, "do_lower_case": bool, "entries": int, "vocabulary": str}
 
 Tokenizer = Union[tokenization.FullTokenizer, tokenization.SentencePieceTokenizer]
-
-
-def bert_shapes(config: modeling.BertConfig) -> Dict[str, Tuple[int, ...]]:
-    """Return name -> shape of every variable of BERT itself, in the order of the network."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    shapes: Dict[str, Tuple[int, ...]] = {
-        "bert/embeddings/word_embeddings": (config.vocab_size, hidden),
-        "bert/embeddings/position_embeddings": (config.max_position_embeddings, hidden),
-        "bert/embeddings/token_type_embeddings": (config.type_vocab_size, hidden),
-    }
-
-    def add_layer_norm(scope: str) -> None:
-        shapes[f"{scope}/LayerNorm/gamma"] = shapes[f"{scope}/LayerNorm/beta"] = (hidden,)
-
-    def add_dense(scope: str, inputs: int = hidden, outputs: int = hidden) -> None:
-        shapes[f"{scope}/kernel"], shapes[f"{scope}/bias"] = (inputs, outputs), (outputs,)
-
-    add_layer_norm("bert/embeddings")
-    for layer in (f"bert/encoder/layer_{number}" for number in range(config.num_hidden_layers)):
-        for part in ("self/query", "self/key", "self/value", "output/dense"):
-            add_dense(f"{layer}/attention/{part}")
-        add_layer_norm(f"{layer}/attention/output")
-        add_dense(f"{layer}/intermediate/dense", hidden, inner)
-        add_dense(f"{layer}/output/dense", inner, hidden)
-        add_layer_norm(f"{layer}/output")
-    add_dense("bert/pooler/dense")
-    return shapes
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> Dict[str, Any]:
@@ -178,7 +153,7 @@ class Base:
     @cached_property
     def shapes(self) -> Dict[str, Tuple[int, ...]]:
         """Name -> shape of every variable of BERT itself."""
-        return bert_shapes(self.config)
+        return dict(parameters.bert_shapes(self.config))
 
     def tensors(self) -> Dict[str, np.ndarray]:
         """Read all weights of BERT itself; raise a `UserError` if the checkpoint does not match the config."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -11,14 +10,15 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import optimization
-from adapter_bert.common import errors
+from adapter_bert.common import checkpoint_index, errors, files
 
 # Checkpoints of a run: the trained variables, and Adam's slots, which are kept only for the newest checkpoint.
 MODEL_NAME, OPTIMIZER_NAME = "model.ckpt", "optimizer.ckpt"
 KEPT = 5
 SLOTS = ("adam_m", "adam_v")
-_OWN_FILE = re.compile(rf"^(?:{re.escape(MODEL_NAME)}|{re.escape(OPTIMIZER_NAME)})-(\d+)$")
-_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.partial$|\.tempstate\d*$|_temp_[0-9a-f]{32}$")
+# The file that names the checkpoints of a folder. TensorFlow reads it too.
+STATE_FILE = "checkpoint"
+_OWN_NAME = re.compile(rf"(?P<kind>{re.escape(MODEL_NAME)}|{re.escape(OPTIMIZER_NAME)})-(?P<step>\d{{1,18}})")
 FILE_ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 
@@ -51,49 +51,66 @@ def find_prefix(path: str) -> str:
 def find_latest(folder: str) -> Optional[str]:
     """Return the newest checkpoint of a run according to its file `checkpoint`; None if there is none yet.
 
-    A damaged file and a missing checkpoint are errors: the run would restart from step 0.
+    A damaged file and a missing checkpoint are errors: the run would restart from step 0. The file may contain complete
+    paths. Only their base names count, so a folder can be moved, and nothing outside it is touched.
     """
-    state_file = os.path.join(folder, "checkpoint")
+    state_file = os.path.join(folder, STATE_FILE)
     if not tf.gfile.Exists(state_file):
         return None
-    try:
-        state = tf.train.get_checkpoint_state(folder)
-        latest = tf.train.latest_checkpoint(folder) if state else None
-    except ValueError:
-        state = None
-    if state is None:
+    recorded = _recorded_names(folder)
+    if not recorded:
         raise errors.UserError(
             f"The file {state_file}, which names the newest checkpoint, is damaged: restore it, or use another folder."
         )
-    if latest is None:
+    latest = os.path.join(folder, recorded[-1])
+    if not tf.gfile.Exists(latest + ".index"):
         raise errors.UserError(
-            f"{state_file} names {state.model_checkpoint_path} as the newest checkpoint, but it does not exist: "
-            "restore it, or use another folder."
+            f"{state_file} names {recorded[-1]} as the newest checkpoint, but {latest}.index does not exist: restore "
+            "it, or use another folder."
         )
     return latest
 
 
-@contextlib.contextmanager
-def _reader(prefix: str) -> Iterator[Any]:
-    """Yield a reader of a checkpoint; a damaged one raises `errors.UserError`."""
+def _recorded_names(folder: str) -> List[str]:
+    """Return the base names of the recorded checkpoints, the newest last; nothing if there are none."""
+    state_file = os.path.join(folder, STATE_FILE)
+    if tf.gfile.Exists(state_file):
+        files.check_regular_file(state_file)
     try:
-        yield tf.train.load_checkpoint(prefix)
-    except Exception as error:  # the reader raises many types, including IndexError
-        message = f"The checkpoint {prefix} is damaged and cannot be read: {errors.reason(error)}."
-        raise errors.UserError(message) from None
+        state = tf.train.get_checkpoint_state(folder)
+    except (ValueError, tf.errors.OpError):
+        state = None
+    if state is None:
+        return []
+    names = [os.path.basename(path) for path in state.all_model_checkpoint_paths]
+    newest = os.path.basename(state.model_checkpoint_path)
+    return [name for name in names if name not in ("", newest)] + [newest] if newest else []
+
+
+def _record(folder: str, names: Sequence[str]) -> None:
+    """Write the file `checkpoint`, the newest name last."""
+    # The root as folder keeps the names as they are.
+    state = tf.train.generate_checkpoint_state_proto("/", names[-1], list(names))
+    files.write_text(os.path.join(folder, STATE_FILE), str(state))
 
 
 def read_shapes(prefix: str) -> Mapping[str, Tuple[int, ...]]:
-    """Return name -> shape of all variables in a checkpoint, sorted by name."""
-    with _reader(prefix) as reader:
-        return {name: tuple(shape) for name, shape in sorted(reader.get_variable_to_shape_map().items())}
+    """Return name -> shape of all numeric variables in a checkpoint, sorted by name."""
+    return checkpoint_index.read_shapes(prefix)
 
 
 def each_tensor(prefix: str, names: Sequence[str]) -> Iterator[Tuple[str, np.ndarray]]:
     """Yield (name, value) of these variables one at a time, so that a BERT need not fit into memory twice."""
-    with _reader(prefix) as reader:
+    missing = set(names) - set(read_shapes(prefix))
+    if missing:
+        raise errors.UserError(f"The checkpoint {prefix} lacks the variables {errors.first_names(sorted(missing))}.")
+    try:
+        reader = tf.train.NewCheckpointReader(prefix)
         for name in names:
             yield name, reader.get_tensor(name)
+    except Exception as error:  # the reader raises many types, including IndexError
+        message = f"The checkpoint {prefix} is damaged and cannot be read: {errors.reason(error)}."
+        raise errors.UserError(message) from None
 
 
 def read_tensors(prefix: str, names: Sequence[str]) -> Dict[str, np.ndarray]:
@@ -103,20 +120,27 @@ def read_tensors(prefix: str, names: Sequence[str]) -> Dict[str, np.ndarray]:
 
 def read_step(prefix: str) -> int:
     """Return the training step of a checkpoint; 0 if it does not contain one."""
-    with _reader(prefix) as reader:
-        return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
+    is_recorded = read_shapes(prefix).get("global_step") == ()
+    return int(read_tensors(prefix, ["global_step"])["global_step"]) if is_recorded else 0
 
 
-def write(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Write a checkpoint without a graph and without a `checkpoint` file. Copies the tensors in memory."""
+def write(tensors: Mapping[str, np.ndarray], prefix: str, num_shards: int = 1) -> None:
+    """Write a checkpoint without a graph and without a `checkpoint` file. Copies the tensors in memory.
+
+    `num_shards` is the number of data files, each with a part of the tensors.
+    """
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         feeds = {name: tf.placeholder(value.dtype, value.shape) for name, value in tensors.items()}
         variables = {name: tf.get_variable(name, initializer=feed, use_resource=True) for name, feed in feeds.items()}
-        saver = tf.train.Saver(variables)
+        parts = [f"{prefix}.{number}" for number in range(num_shards)]
+        savers = [tf.train.Saver(dict(list(variables.items())[number::num_shards])) for number in range(num_shards)]
         with tf.Session(graph=graph, config=tf.ConfigProto(device_count={"GPU": 0})) as session:
             for name, value in tensors.items():
                 session.run(variables[name].initializer, {feeds[name]: value})
-            saver.save(session, prefix, write_meta_graph=False, write_state=False)
+            for part, saver in zip(parts, savers):
+                saver.save(session, part, write_meta_graph=False, write_state=False)
+            options = {"destination_prefix": prefix, "delete_old_dirs": False}
+            session.run(tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, **options))
 
 
 def optimizer_prefix(prefix: str) -> str:
@@ -130,52 +154,81 @@ def slot_shapes(shapes: Mapping[str, Tuple[int, ...]]) -> Dict[str, Tuple[int, .
 
 
 class RunSaver(tf.train.Saver):
-    """Saves the trained variables of a run, never the frozen base.
+    """Saves the checkpoints of a run, `model.ckpt-<step>`, and keeps the newest five.
 
-    A checkpoint is `model.ckpt-<step>` with the trained variables and the step; the newest five are kept. Adam's
-    slots, twice as large, are in `optimizer.ckpt-<step>`. They are kept only for the newest checkpoint, from which
-    training resumes. The slots are written first and the state file last, so a kill at any time leaves a consistent
-    pair.
+    A kill at any time leaves the old state or the new one. Only files with this name in the run's folder are removed.
     """
 
-    def __init__(self, trained: Sequence[tf.Variable], load_frozen: Callable[[tf.Session], None]) -> None:
-        """Create a saver for the default graph with its optimizer; `load_frozen` loads all other variables."""
-        names = slot_shapes({optimization.variable_name(variable): () for variable in trained})
-        slots = [variable for variable in tf.global_variables() if optimization.variable_name(variable) in names]
-        super().__init__(list(trained) + [tf.train.get_global_step()], max_to_keep=None)
-        self._slot_saver = tf.train.Saver(slots, max_to_keep=None)
-        self._load_frozen = load_frozen
+    writes_graph = True
+
+    def __init__(self, variables: Optional[Sequence[tf.Variable]] = None) -> None:
+        """Create a saver of these variables, or of all variables of the default graph."""
+        super().__init__(variables, max_to_keep=None)
 
     def save(self, sess: tf.Session, save_path: str, global_step: Any = None, **unused: Any) -> str:
         """Write a checkpoint, record it as the newest, and keep the newest five.
 
         The oldest is removed first, so that there are never more than five.
         """
-        folder = folder_of(save_path)
-        state = tf.train.get_checkpoint_state(folder)
-        recorded = state.all_model_checkpoint_paths if state else []  # the oldest first
-        kept = [prefix for prefix in recorded if not prefix.endswith(f"-{global_step}")]
-        surplus, kept = kept[: 1 - KEPT], kept[1 - KEPT :]
-        for prefix in surplus:
-            remove(prefix)
-        options = {"global_step": global_step, "write_meta_graph": False, "write_state": False}
-        slots = self._slot_saver.save(sess, os.path.join(folder, OPTIMIZER_NAME), **options)
-        saved = super().save(sess, save_path, **options)
-        names = [os.path.basename(prefix) for prefix in kept + [saved]]
-        if not os.path.isabs(folder):
-            # TensorFlow treats names as relative to the folder only if the folder is absolute.
-            names = [os.path.join(folder, name) for name in names]
-        tf.train.update_checkpoint_state(folder, names[-1], names)
-        for name in tf.gfile.ListDirectory(folder):
-            if name.startswith(OPTIMIZER_NAME + "-") and FILE_ENDING.sub("", name) != os.path.basename(slots):
-                tf.gfile.Remove(os.path.join(folder, name))
+        folder, saved = folder_of(save_path), f"{save_path}-{global_step}"
+        recorded = [name for name in _recorded_names(folder) if _step_in(name, MODEL_NAME) not in (None, global_step)]
+        surplus, kept = recorded[: 1 - KEPT], recorded[1 - KEPT :]
+        for name in surplus:
+            remove(os.path.join(folder, name))
+        self._write(sess, saved)
+        _record(folder, [*kept, os.path.basename(saved)])
         return saved
+
+    def _write(self, session: tf.Session, prefix: str) -> None:
+        _write_atomically(super().save, session, prefix, self.writes_graph)
+
+
+class TrainedSaver(RunSaver):
+    """Saves the trained variables of a run and its step, never the frozen base.
+
+    Adam's slots, twice as large, are in `optimizer.ckpt-<step>`. They are kept only for the newest checkpoint, from
+    which training resumes. They are written first and the state file last.
+    """
+
+    writes_graph = False
+
+    def __init__(self, trained: Sequence[tf.Variable], load_frozen: Callable[[tf.Session], None]) -> None:
+        """Create a saver for the default graph with its optimizer; `load_frozen` loads all other variables."""
+        names = slot_shapes({optimization.variable_name(variable): () for variable in trained})
+        slots = [variable for variable in tf.global_variables() if optimization.variable_name(variable) in names]
+        super().__init__(list(trained) + [tf.train.get_global_step()])
+        self._slot_saver = tf.train.Saver(slots, max_to_keep=None)
+        self._load_frozen = load_frozen
+
+    def save(self, sess: tf.Session, save_path: str, global_step: Any = None, **unused: Any) -> str:
+        """As in the base class; remove the slots of older checkpoints."""
+        saved = super().save(sess, save_path, global_step)
+        for prefix in own_prefixes(folder_of(saved), OPTIMIZER_NAME):
+            if prefix != optimizer_prefix(saved):
+                remove(prefix)
+        return saved
+
+    def _write(self, session: tf.Session, prefix: str) -> None:
+        _write_atomically(self._slot_saver.save, session, optimizer_prefix(prefix), self.writes_graph)
+        super()._write(session, prefix)
 
     def restore(self, sess: tf.Session, save_path: str) -> None:
         """Restore a checkpoint: its variables, its slots, and the frozen base."""
         self._load_frozen(sess)
         super().restore(sess, save_path)
         self._slot_saver.restore(sess, optimizer_prefix(save_path))
+
+
+def _write_atomically(save: Callable[..., str], session: tf.Session, prefix: str, write_graph: bool) -> None:
+    """Write a checkpoint with a saver's `save`: under a temporary name, then rename its files, the index last."""
+    options = {"write_meta_graph": write_graph, "write_state": False}
+    if "://" in prefix:
+        save(session, prefix, **options)
+        return
+    with files.temporary_path(prefix) as temporary:
+        save(session, temporary, **options)
+        for path in reversed(files_of(temporary)):
+            files.rename(path, os.path.join(folder_of(prefix), os.path.basename(path)))
 
 
 def files_of(prefix: str) -> List[str]:
@@ -192,19 +245,35 @@ def remove(prefix: str) -> None:
         tf.gfile.Remove(path)
 
 
+def own_prefixes(folder: str, name: str) -> List[str]:
+    """Return the prefixes `<name>-<step>` of which a folder contains a file."""
+    found = {FILE_ENDING.sub("", each) for each in tf.gfile.ListDirectory(folder)}
+    return [os.path.join(folder, each) for each in sorted(found) if _step_in(each, name) is not None]
+
+
 def remove_leftovers(folder: str) -> None:
-    """Remove leftovers of a killed run: temporary files, and checkpoints newer than the newest recorded one."""
+    """Clean up after a killed run: temporary files, and checkpoints that were written but not recorded.
+
+    Such a checkpoint comes with `optimizer.ckpt-<step>`, a name that only this project uses. Also remove paths outside
+    the folder from the file `checkpoint`, so that TensorFlow does not follow them.
+    """
+    if "://" not in folder:
+        files.remove_leftovers(folder)
     latest = find_latest(folder)
-    newest = _step_in(os.path.basename(latest)) if latest else None
-    for name in tf.gfile.ListDirectory(folder):
-        step, path = _step_in(name), os.path.join(folder, name)
-        orphaned = newest is not None and step is not None and step > newest
-        if _TEMPORARY.search(name) or orphaned:
-            tf.logging.info("Removing %s, left behind by a killed run.", path)
-            tf.gfile.DeleteRecursively(path) if tf.gfile.IsDirectory(path) else tf.gfile.Remove(path)
+    if latest is None:
+        return
+    recorded = _recorded_names(folder)
+    for prefix in own_prefixes(folder, OPTIMIZER_NAME):
+        model = os.path.join(folder, f"{MODEL_NAME}-{prefix.rpartition('-')[2]}")
+        if prefix != optimizer_prefix(latest):
+            tf.logging.info("Removing %s, left behind by a killed run.", prefix)
+            if os.path.basename(model) not in recorded:
+                remove(model)
+            remove(prefix)
+    _record(folder, recorded)
 
 
-def _step_in(name: str) -> Optional[int]:
-    """Return the step in the name of a checkpoint's file, or None."""
-    match = _OWN_FILE.match(FILE_ENDING.sub("", name))
-    return int(match.group(1)) if match else None
+def _step_in(name: str, kind: str) -> Optional[int]:
+    """Return the step in the name of a checkpoint of this kind, or None."""
+    match = _OWN_NAME.fullmatch(name)
+    return int(match["step"]) if match and match["kind"] == kind else None

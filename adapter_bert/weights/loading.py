@@ -200,6 +200,7 @@ class _Resolver:
         self._spec = spec
         self._request = request
         self._base = base
+        self._chain: List[str] = []  # files whose bases are being opened
         groups = {name: parameters.group_of(name) for name in spec.shapes}
         self._adapters = {name: spec.shapes[name] for name, group in groups.items() if group == "adapters"}
         self._head = {name: spec.shapes[name] for name, group in groups.items() if group == "head"}
@@ -240,6 +241,9 @@ class _Resolver:
                 f"The pack {file.path} needs its base, and no {SETTINGS_FILE} next to it names one: pass the base as "
                 "--init_checkpoint and the pack as --adapter_pack."
             )
+        if file.path in self._chain:
+            raise errors.UserError(f"The {file} is its own base, according to the {SETTINGS_FILE} next to it.")
+        self._chain.append(file.path)
         try:
             below = self._find_files(recorded["init_checkpoint"], _if_exists(recorded.get("adapter_pack")))
         except errors.UserError as error:

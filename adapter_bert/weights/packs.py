@@ -7,14 +7,15 @@ detected. LayerNorms are part of a pack, so packs on the same base do not affect
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import functools
 import hashlib
 import json
 import os
-import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+import typing
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import safetensors.numpy
@@ -22,7 +23,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import optimization
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 from adapter_bert.model import heads, parameters
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.weights import bases, fingerprints
@@ -34,8 +35,9 @@ FORMAT = "adapter-bert pack 1"
 METADATA_KEY = "adapter_config.json"
 CHECKSUM = "checksum"
 
-# More than any real BERT has. Building a graph with an absurd number of layers would take hours.
-_MAX_LAYERS = 64
+# More than any real BERT has.
+_MAX_BYTES = 2**33
+_ADVICE = "Copy or download it again."
 _NO_CHECKSUM = "0" * 64
 
 
@@ -55,7 +57,7 @@ class PackConfig:
     adapter: Optional[Mapping[str, Any]] = None  # the fields of an `AdapterConfig`; None in modes without adapters
     tune_top_layers: Optional[int] = None  # number of layers in mode `top_layers`
     # Scores of the dev split, the primary metric first; empty if it was not evaluated.
-    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    metrics: Mapping[str, Optional[float]] = dataclasses.field(default_factory=dict)
     loss: Optional[float] = None  # mean over the dev split
     collapsed: Optional[bool] = None  # whether all predictions for the dev split were the same
     seed: Optional[int] = None  # of the training run; None if unknown
@@ -118,8 +120,6 @@ class PackConfig:
 def _make_spec(architecture: str, adapter: str, head: heads.Head, mode: str, top_layers: Optional[int]) -> ModelSpec:
     config, fields = modeling.BertConfig.from_dict(json.loads(architecture)), json.loads(adapter)
     config.check("architecture")
-    if config.num_hidden_layers > _MAX_LAYERS:
-        raise errors.UserError(f"architecture has {config.num_hidden_layers} layers; the maximum is {_MAX_LAYERS}")
     if (mode == "adapter") != (fields is not None):
         raise errors.UserError(f"tuning_mode {mode} cannot be combined with adapter {fields}")
     return ModelSpec(config, head, AdapterConfig(**fields) if fields is not None else None, mode, top_layers)
@@ -203,14 +203,14 @@ def serialise(pack: Pack) -> bytes:
 
 def read(path: str) -> Pack:
     """Read a pack and check its checksum, configuration, names, shapes and values."""
-    data = _read_bytes(path)
+    data = files.read_bytes(path, f"Cannot read the pack {path}", _MAX_BYTES)
     values = _parse_header(path, data)
     checksum = str(values.get(CHECKSUM))
     blanked = data.replace(checksum.encode(), _NO_CHECKSUM.encode(), 1)
     if len(checksum) != 64 or hashlib.sha256(blanked).hexdigest() != checksum:
         raise errors.UserError(
             f"The pack {path} ({len(data)} bytes) is damaged or incomplete: its checksum does not match its content. "
-            "Copy or download it again."
+            f"{_ADVICE}"
         )
     config = _parse_config(path, values)
     try:
@@ -224,17 +224,12 @@ def read(path: str) -> Pack:
 
 def read_config(path: str) -> PackConfig:
     """Read the configuration of a pack without its weights, which are not checked."""
-    return _parse_config(path, _parse_header(path, _read_bytes(path, header_only=True)))
-
-
-def _read_bytes(path: str, header_only: bool = False) -> bytes:
-    if not tf.gfile.Exists(path):
-        raise errors.UserError(f"There is no adapter pack {path}.")
-    with files.user_errors(), tf.gfile.GFile(path, "rb") as reader:
-        if not header_only:
-            return reader.read()
+    failure = f"Cannot read the pack {path}"
+    files.check_regular_file(path, failure)
+    with files.user_errors(failure), tf.gfile.GFile(path, "rb") as reader:
         prefix = reader.read(8)
-        return prefix + reader.read(min(int.from_bytes(prefix, "little"), files.size(path)))
+        header = reader.read(min(int.from_bytes(prefix, "little"), json_files.MAX_BYTES, reader.size()))
+    return _parse_config(path, _parse_header(path, prefix + header))
 
 
 def _not_a_pack(path: str, reason: str) -> errors.UserError:
@@ -244,54 +239,55 @@ def _not_a_pack(path: str, reason: str) -> errors.UserError:
 def _parse_header(path: str, data: bytes) -> Dict[str, Any]:
     """Return the JSON object in the header of a safetensors file: 8 bytes with its size, then JSON."""
     size = int.from_bytes(data[:8], "little")
-    if len(data) < 8 + size:
+    if len(data) < 8 + size or size > json_files.MAX_BYTES:
         raise _not_a_pack(path, f"its header should end at byte {8 + size}, but it has {len(data)} bytes")
     try:
-        header = json.loads(data[8 : 8 + size].decode("utf-8"))
-        values = json.loads(header["__metadata__"][METADATA_KEY])
-        if not isinstance(values, dict):
-            raise ValueError("expected a JSON object")
-        json.dumps(values, ensure_ascii=False).encode("utf-8")  # fails on lone surrogates
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _not_a_pack(path, f"its header has no {METADATA_KEY} ({errors.reason(error)})") from None
+        header = json_files.parse(data[8 : 8 + size], "its header", "")
+        json_files.check_type(header, Mapping[str, Any], "its header")
+        json_files.check_types(header, {"__metadata__": Mapping[str, str]}, "its header")
+        json_files.check_types(header["__metadata__"], {METADATA_KEY: str}, "its header")
+        values = json_files.parse(header["__metadata__"][METADATA_KEY], f"its {METADATA_KEY}", "")
+        json_files.check_type(values, Mapping[str, Any], f"its {METADATA_KEY}")
+        json_files.check_unicode(values, f"its {METADATA_KEY}")
+    except errors.UserError as error:
+        raise _not_a_pack(path, errors.reason(error)) from None
     return values
 
 
-_JSON_TYPES: Dict[str, Tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (float, int),
-    "bool": (bool,),
-    "Mapping": (dict,),
-    "Sequence": (list,),
-}
-
-
-def _json_types(annotation: str) -> Tuple[type, ...]:
-    """Return the types that JSON gives for a field, e.g. `(dict, NoneType)` for `Optional[Mapping[str, Any]]`."""
-    is_optional = annotation.startswith("Optional[")
-    name = annotation[len("Optional[") :] if is_optional else annotation
-    types = _JSON_TYPES[re.split(r"\W", name)[0]]
-    return (*types, type(None)) if is_optional else types
+def _where(path: str) -> str:
+    return f"The {METADATA_KEY} in the pack {path}"
 
 
 def _parse_config(path: str, values: Mapping[str, Any]) -> PackConfig:
-    """Build the configuration from the JSON object in a pack; check its format, its keys and their types."""
+    """Build the configuration from the JSON object in a pack; check its format, its keys and their values."""
     if values.get("format") != FORMAT:
         raise errors.UserError(
-            f"The pack {path} has the format {values.get('format')!r}; this version reads {FORMAT!r}."
+            f"The pack {path} has the format {values.get('format')!r:.60}; this version reads {FORMAT!r}."
         )
-    fields = {field.name: field for field in dataclasses.fields(PackConfig)}
-    found = {name: value for name, value in values.items() if name not in ("format", CHECKSUM)}
-    unknown, missing = sorted(set(found) - set(fields)), sorted(set(fields) - set(found))
+    hints = typing.get_type_hints(PackConfig)
+    fields = {name: value for name, value in values.items() if name not in ("format", CHECKSUM)}
+    unknown, missing = sorted(set(fields) - set(hints)), sorted(set(hints) - set(fields))
     if unknown or missing:
-        raise errors.UserError(f"The pack {path}: {METADATA_KEY} has unknown keys {unknown} and lacks {missing}.")
-    for name, value in found.items():
-        types = _json_types(str(fields[name].type))
-        if type(value) not in types:
-            expected = " or ".join(kind.__name__ for kind in types)
-            raise errors.UserError(f"The pack {path}: {name} in {METADATA_KEY} is {value!r}; expected {expected}.")
-    return PackConfig(**found)
+        raise errors.UserError(
+            f"{_where(path)} has unknown keys ({errors.first_names(map(repr, unknown))}) and lacks "
+            f"{errors.first_names(map(repr, missing))}."
+        )
+    json_files.check_types(fields, hints, _where(path))
+    json_files.check_types(fields["tokenizer"], bases.TOKENIZER, f"{_where(path)}: tokenizer")
+    config = PackConfig(**fields)
+    with _config_errors(f"The pack {path}"):
+        config.check()
+        config.spec  # noqa: B018  raises errors
+    return config
+
+
+@contextlib.contextmanager
+def _config_errors(where: str) -> Iterator[None]:
+    """Raise a `UserError` that starts with `where` for any error that an invalid configuration causes."""
+    try:
+        yield
+    except (errors.UserError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise errors.UserError(f"{where} has an invalid {METADATA_KEY}: {errors.reason(error)}.") from None
 
 
 def check(pack: Pack, where: str) -> None:
@@ -299,11 +295,9 @@ def check(pack: Pack, where: str) -> None:
 
     Error messages start with `where`, e.g. `The pack cola.safetensors`.
     """
-    try:
+    with _config_errors(where):
         pack.config.check()
         expected = pack.config.trained_shapes()
-    except (errors.UserError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise errors.UserError(f"{where} has an invalid {METADATA_KEY}: {errors.reason(error)}.") from None
     found = pack.shapes()
     mismatch = parameters.describe_mismatch(expected, found)
     if mismatch:

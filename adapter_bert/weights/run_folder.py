@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import os
 import random
+import re
+import socket
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files, locks
 from adapter_bert.devices import compat
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.evaluation.scores import Scores
 from adapter_bert.settings.flags import MODEL, TRAINING
 from adapter_bert.settings.groups import ADAPTER_SETTINGS, Settings
-from adapter_bert.weights import checkpoints, packs
+from adapter_bert.weights import bank, checkpoints, packs
 
 SETTINGS_FILE = "settings.json"
 HISTORY_FILE = "training.json"
@@ -25,8 +28,18 @@ RESULTS_TEXT_FILE = "eval_results.txt"
 TEST_RESULTS_FILE = "test_results.tsv"
 # Folder of the dev score summaries, which TensorBoard shows as a separate run.
 EVAL_SUMMARIES = "eval"
+# Held by a training. It contains a JSON object that says by whom.
+LOCK_FILE = ".lock"
+# Names of files that a run writes. Predictions of classification tasks have the task's name, see `glue_submission`.
+_WRITTEN = re.compile(
+    r"settings\.json|training\.json|results\.json|eval_results\.txt|test_results\.tsv|checkpoint|\.lock|"
+    r"(nbest_)?predictions\.json|null_odds\.json|adapter_pack\.safetensors|"
+    r"(model|optimizer)\.ckpt-\d+(\..+)?|events\.out\.tfevents\..+"
+)
 # Settings that name the weights a run starts from.
 STARTING_POINTS = ("init_checkpoint", "adapter_pack")
+# Types of the recorded settings that are used; all others are only compared.
+_RECORDED = {"facts": Mapping[str, Any], "seed": Optional[int], **dict.fromkeys(STARTING_POINTS, Optional[str])}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +69,16 @@ class RunFolder:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._lock: Optional[locks.Lock] = None
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        """Release the lock of `claim`."""
+        if self._lock:
+            self._lock.release()
+            self._lock = None
 
     def file(self, name: str) -> str:
         """Return the path of a file in this folder."""
@@ -95,7 +118,40 @@ class RunFolder:
     def read_settings(self) -> Dict[str, Any]:
         """Read the settings recorded by the run in this folder; empty if there are none."""
         path = self.file(SETTINGS_FILE)
-        return files.read_json_object(path) if tf.gfile.Exists(path) else {}
+        if not tf.gfile.Exists(path):
+            return {}
+        recorded = json_files.read_object(path)
+        json_files.check_types({"facts": {}, **recorded}, _RECORDED, path)
+        json_files.check_types(recorded.get("facts", {}), {"labels": Optional[Sequence[str]]}, f"{path}: facts")
+        return recorded
+
+    def check_outputs(self, settings: Settings, *other_names: str) -> None:
+        """Raise `errors.UserError` if the run would overwrite one of its inputs, or a file that no run has written.
+
+        `other_names` are names of files that the run writes in addition to the usual ones.
+        """
+        outer = None if "://" in self.path else bank.containing(self.path)
+        if outer:
+            raise errors.UserError(f"--output_dir={self.path} is inside the bank {outer}: use another folder.")
+        # A run that is continued or evaluated may name its own weights.
+        starts = settings.do_train and not tf.gfile.Exists(self.file(SETTINGS_FILE))
+        outputs = ("output_dir",) if starts else ("output_dir", *STARTING_POINTS)
+        for field in dataclasses.fields(settings):
+            value = getattr(settings, field.name)
+            if field.name not in outputs and isinstance(value, str) and self._would_write(value, other_names):
+                raise errors.UserError(
+                    f"The run would overwrite its input --{field.name}={value}: use another --output_dir, or rename it."
+                )
+        if tf.gfile.Exists(self.file(SETTINGS_FILE)) and "max_seq_length" not in self.read_settings():
+            raise errors.UserError(f"{self.file(SETTINGS_FILE)} was not written by a run: use another --output_dir.")
+        if tf.gfile.Exists(self.file(RESULTS_FILE)):
+            self.read_results()
+
+    def _would_write(self, path: str, other_names: Sequence[str]) -> bool:
+        folder, name = os.path.split(os.path.realpath(path))
+        if folder != os.path.realpath(self.path) or not (os.path.exists(path) or os.path.exists(path + ".index")):
+            return False
+        return name in other_names or bool(_WRITTEN.fullmatch(name))
 
     def recorded_settings(self, settings: Settings) -> Dict[str, Any]:
         """Return the recorded settings of the run that `settings` continue or evaluate; empty if there are none.
@@ -157,6 +213,9 @@ class RunFolder:
         files.make_folder(self.path)
         if not record.settings.do_train:
             return record
+        self._acquire_lock()
+        if self.recorded_settings(record.settings) != record.recorded:
+            raise errors.UserError(f"Another training has just used the folder {self.path}: run this command again.")
         checkpoints.remove_leftovers(self.path)
         record = dataclasses.replace(record, fingerprints=dict(record.fingerprints, **base_fingerprints))
         values = dict(record.settings.comparable_values((MODEL, TRAINING)), seed=record.seed, facts=record.fingerprints)
@@ -164,6 +223,21 @@ class RunFolder:
             values.update({name: record.recorded.get(name) for name in STARTING_POINTS})
         files.write_json(self.file(SETTINGS_FILE), dict(sorted(values.items())))
         return record
+
+    def _acquire_lock(self) -> None:
+        """Lock the folder until the run or its process ends. Remote folders have no locks."""
+        if "://" in self.path:
+            return
+        path = self.file(LOCK_FILE)
+        with files.user_errors(f"Cannot lock the folder {self.path}"):
+            self._lock = locks.acquire(path)
+        if self._lock is None:
+            raise errors.UserError(
+                f"Another training is running in {self.path}{_describe_holder(path)}: wait for it, or use another "
+                "--output_dir."
+            )
+        started = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        self._lock.write({"pid": os.getpid(), "host": socket.gethostname(), "since": started})
 
     def read_results(self) -> EvalResults:
         """Read `results.json`."""
@@ -211,6 +285,15 @@ class BestPack:
         if saved and not saved.metrics:
             pack = packs.read(self.folder.pack_path)
             packs.write(self.folder.pack_path, packs.with_scores(pack, scores))
+
+
+def _describe_holder(path: str) -> str:
+    """Return who holds a folder's lock, as written by `RunFolder`; nothing if that is not known (yet)."""
+    try:
+        holder = json_files.read_object(path)
+        return ", process {pid} on {host} since {since}".format(**holder)
+    except (errors.UserError, KeyError):
+        return ""
 
 
 def _different_settings(settings: Settings, recorded: Mapping[str, Any]) -> List[str]:

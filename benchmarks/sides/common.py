@@ -66,8 +66,9 @@ def timed_predictions(predict: Callable[[List[str], int], Sequence[Any]], job: J
     seconds = []
     for call in calls:
         started = time.perf_counter()
-        assert len(predict(call, batch)) == len(call)
+        count = len(predict(call, batch))
         seconds.append(time.perf_counter() - started)
+        assert count == len(call)
     return {"seconds": [statistics.median(seconds)], "examples": len(calls[0])}
 
 

@@ -264,10 +264,21 @@ def test_an_invalid_submission_is_an_error_and_nothing_is_written(tmp_path, arra
 def test_missing_tasks_can_be_allowed_and_an_existing_zip_file_replaced_on_request(tmp_path):
     run, output = add_run(tmp_path / "run", WNLI), tmp_path / "submission.zip"
     assert_mentions(message_of(glue_submission.make_submission, [], str(output)), "--runs")
-    output.write_bytes(b"sent last week")
+    output.write_bytes(b"my notes")
+    message = message_of(glue_submission.make_submission, [run], str(output), allow_missing=True, overwrite=True)
+    assert_mentions(message, output, "submissions", "--output")
+    assert output.read_bytes() == b"my notes"
+    with zipfile.ZipFile(str(output), "w") as archive:
+        archive.writestr("thesis.txt", "my thesis")
+    assert message_of(glue_submission.make_submission, [run], str(output), overwrite=True) == message
+    results = message_of(glue_submission.make_submission, [run], os.path.join(run, "results.json"))
+    assert_mentions(results, "results.json", "zip", "--output")
+    with zipfile.ZipFile(str(output), "w") as archive:
+        archive.writestr("WNLI.tsv", "sent last week")
+    before = output.read_bytes()
     message = message_of(glue_submission.make_submission, [run], str(output), allow_missing=True)
     assert_mentions(message, output, "--output", "--overwrite")
-    assert output.read_bytes() == b"sent last week"
+    assert output.read_bytes() == before
     summary = glue_submission.make_submission([run], str(output), allow_missing=True, overwrite=True)
     assert list(read_zip(output)) == ["WNLI.tsv"]
     assert_mentions(summary, "1 of 11 tasks", "CoLA, SST-2, MRPC, STS-B, QQP, MNLI-m, MNLI-mm, QNLI, RTE, AX")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import types
 from typing import Mapping, Optional
 
@@ -220,12 +221,20 @@ def error_of(*args: str) -> str:
     return message
 
 
+def test_only_scores_are_replaced_by_scores(paths):
+    for path in (paths.v2, paths.predictions):
+        before = pathlib.Path(path).read_bytes()
+        assert_mentions(error_of(paths.v2, paths.predictions, f"--output={path}"), f"--output={path}", "scores")
+        assert pathlib.Path(path).read_bytes() == before
+
+
 def test_scores_are_printed_as_by_the_official_scripts_and_can_be_written_to_a_file(paths, capsys):
     expected = '{"exact_match": 66.66666666666667, "f1": 55.55555555555555}\n'
     assert printed(capsys, paths.v1, paths.predictions) == expected
     expected = json.dumps(score_v2(GOLDS, PREDICTIONS), indent=2) + "\n"
     output = paths.folder / "new" / "scores.json"
-    assert printed(capsys, paths.v2, paths.predictions, f"--output={output}") == output.read_text() == expected
+    for _ in range(2):  # the second time, it replaces its scores
+        assert printed(capsys, paths.v2, paths.predictions, f"--output={output}") == output.read_text() == expected
     for threshold, option in ((1.0, []), (1.0, ["--threshold=1"]), (2.5, ["--threshold=2.5"])):
         scores = {**score_v2(GOLDS, PREDICTIONS, ODDS, threshold), "best_exact_thresh": -2}  # int as in the file
         out = printed(capsys, paths.v2, paths.predictions, f"--null_odds={paths.odds}", *option)

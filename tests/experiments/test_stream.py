@@ -70,6 +70,9 @@ class TestReadTasks:
         assert_mentions(message_of(read_tasks, path, COMMON), path, "no tasks")
         missing = str(tmp_path / "none")
         assert_mentions(message_of(read_tasks, missing, COMMON), missing, "Cannot read")
+        report = str(tmp_path / "stream.json")
+        common = dataclasses.replace(COMMON, output_dir=str(tmp_path))
+        assert_mentions(message_of(read_tasks, report, common), report, "overwrite", "--output_dir")
 
 
 class TestTable:

@@ -62,22 +62,41 @@ def test_bert_base_and_large_have_the_published_counts(adapted):
 
 
 def test_counting_takes_no_memory_and_leaves_the_default_graph_alone():
-    """No machine has the six terabytes that these weights would take."""
-    config = tiny_config(vocab_size=2 * 10**9, hidden_size=768, num_hidden_layers=1)
+    """No machine has the 16 terabytes that these weights would take."""
+    config = tiny_config(vocab_size=2**24, hidden_size=2**18, num_hidden_layers=1)
     with tf.Graph().as_default() as graph:
         shapes = parameters.model_shapes(config, TWO_CLASSES, None)
         assert graph.get_operations() == []
-    assert shapes["bert/embeddings/word_embeddings"] == (2 * 10**9, 768)
-    assert parameters.count(shapes) > 1536 * 10**9
+    assert shapes["bert/embeddings/word_embeddings"] == (2**24, 2**18)
+    assert parameters.count(shapes) > 4 * 10**12
 
 
-def test_shapes_have_the_order_of_the_graph():
-    spec = ModelSpec(tiny_config(), TWO_CLASSES, AdapterConfig(size=4))
+@pytest.mark.parametrize("head", [TWO_CLASSES, RegressionHead(), SpanHead()])
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        None,
+        "feedforward_adapter",
+        AdapterConfig(size=4),
+        AdapterConfig(4, placement="attention", layers=(1,)),
+        tf.identity,
+    ],
+)
+def test_shapes_and_their_order_are_those_of_the_graph(head, adapter):
+    spec = ModelSpec(tiny_config(), head, adapter)
     with tf.Graph().as_default():
         ids = tf.zeros([3, 9], tf.int32)
         model = modeling.BertModel(spec.config, True, ids, scope="bert", adapter_fn=spec.adapter)
-        TWO_CLASSES.build(model, {"label_ids": tf.zeros([3], tf.int32)}, True)
-        assert list(spec.shapes) == [variable.op.name for variable in tf.trainable_variables()]
+        head.build(model, {name: tf.zeros([3], tf.int32) for name in head.label_types}, True)
+        expected = [(variable.op.name, tuple(variable.shape.as_list())) for variable in tf.trainable_variables()]
+    assert list(spec.shapes.items()) == expected
+
+
+def test_the_shapes_of_a_model_are_found_without_its_graph(monkeypatch):
+    """A graph takes 0.2 s per layer, and a pack from elsewhere may claim any number of layers."""
+    monkeypatch.setattr(modeling, "BertModel", None)
+    shapes = parameters.model_shapes(tiny_config(num_hidden_layers=64), TWO_CLASSES, AdapterConfig(size=4))
+    assert len(shapes) == 5 + 64 * (16 + 8) + 2 + 2
 
 
 # ------------------------------------------------------------------------------------------- table

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.files import read_json_object, write_json
+from adapter_bert.common.files import write_json
+from adapter_bert.common.json_files import read_object
 from adapter_bert.evaluation import scores
 from adapter_bert.model.heads import ROW
 from adapter_bert.pipeline import batches, records, tfrecords
@@ -318,7 +319,7 @@ class TestRun:
         with open(os.path.join(given["output_dir"], packs.FILE_NAME), "w"):
             pass  # something that can be continued
         path = os.path.join(given["output_dir"], SETTINGS_FILE)
-        recorded = read_json_object(path)
+        recorded = read_object(path)
         assert recorded.pop("pad_to_max_seq_length") is True
         write_json(path, recorded)
         assert folder.check_same_run(padded, {}).recorded

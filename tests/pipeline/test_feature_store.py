@@ -152,6 +152,20 @@ def test_a_damaged_file_is_built_again_or_named(make, small_shards, log, how):
     assert ids(paths) == whole
 
 
+@pytest.mark.parametrize("record", [b"no example", tfrecords.serialize({"other": [1]})])
+def test_a_record_that_contains_no_features_is_named(make, record):
+    paths = make()
+    with tf.python_io.TFRecordWriter(paths[0]) as writer:
+        writer.write(record)
+    input_fn = file_based_input_fn_builder(paths, 12, is_training=False, drop_remainder=False)
+
+    def read():
+        with feature_store.damage_errors(paths):
+            run_batches(input_fn, 32)
+
+    assert_mentions(message_of(read), paths[0], "damaged", "Delete it")
+
+
 BUILDER = """
 import run_classifier
 import tokenization
@@ -183,3 +197,17 @@ def test_runs_of_a_sweep_share_features(tiny_bert, cola_dir, tmp_path, monkeypat
     monkeypatch.setattr(tfrecords, "write_shards", lambda *_: pytest.fail("features were built again"))
     flags.update(seed=2, output_dir=str(tmp_path / "two"), learning_rate=1e-3)
     run_classifier.run_task(ClassifierSettings(**flags))
+
+
+@pytest.mark.parametrize(
+    "make_entry",
+    [os.mkfifo, lambda path: os.symlink("nowhere", path), lambda path: os.symlink("/dev/zero", path)],
+    ids=["fifo", "dangling link", "device"],
+)
+def test_a_file_that_is_not_regular_is_rebuilt_and_never_opened(make, deadline, make_entry):
+    for items in (examples(), examples(0)):  # a FIFO has the size of an empty file
+        (path,) = make(items)
+        os.remove(path)
+        make_entry(path)
+        assert make(items) == [path] and os.path.isfile(path) and not os.path.islink(path)
+        assert len(ids([path])) == len(items)

@@ -83,3 +83,20 @@ def test_help_needs_no_tensorflow_and_lists_the_flags_of_the_script(script):
     text, _, imported = run(script, {"help": "true"})
     assert_mentions(text, "--adapter_size", "--train_file", "gradient_checkpointing", "recompute", "BERT with adapters")
     assert imported == []
+
+
+def test_help_is_printed_on_the_narrowest_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1")
+    text, _, _ = run("run_classifier.py", {"help": "true"})
+    assert_mentions(text, "--adapter_size")
+    assert "Traceback" not in text
+
+
+@pytest.mark.skipif(sys.version_info[:2] == (3, 13), reason="Python 3.13.0 cannot even import `socket` there")
+def test_a_relative_path_in_a_deleted_working_directory_is_reported(command, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    text, code, _ = run("run_squad.py", dict(command["run_squad.py"], vocab_file="vocab.txt"))
+    assert_mentions(text, "run_squad.py: error:", "working directory")
+    assert code == 1 and "Traceback" not in text

@@ -138,7 +138,7 @@ class TestBestWeights:
     @pytest.mark.long
     def test_a_run_that_was_killed_around_an_evaluation_recovers(self, given, tmp_path, monkeypatch):
         """Killed after a checkpoint and before its evaluation, or before recording the best weights."""
-        save = checkpoints.RunSaver.save
+        save = checkpoints.TrainedSaver.save
 
         def save_and_copy(saver, session, path, global_step):
             save(saver, session, path, global_step)
@@ -148,7 +148,7 @@ class TestBestWeights:
 
         changes = {"save_checkpoints_steps": 8, "seed": 4}
         with monkeypatch.context() as patch:
-            patch.setattr(checkpoints.RunSaver, "save", save_and_copy)
+            patch.setattr(checkpoints.TrainedSaver, "save", save_and_copy)
             run(given, **changes)
         expected, best = evaluations_of(given), packs.read_config(pack_of(given)).step
         assert len(expected) == 2 and best == 16
@@ -228,7 +228,7 @@ class TestFailures:
     def test_a_folder_without_a_checkpoint_can_be_used_with_other_settings(self, given):
         os.makedirs(given["output_dir"])
         with open(os.path.join(given["output_dir"], "settings.json"), "w") as file:
-            file.write('{"learning_rate": 7.0, "facts": {"train_data": "sha256:0"}}')
+            file.write('{"learning_rate": 7.0, "max_seq_length": 16, "facts": {"train_data": "sha256:0"}}')
         run(given, num_train_epochs=0.2)
         assert read_json(given["output_dir"], "settings.json")["learning_rate"] == given["learning_rate"]
 

@@ -189,6 +189,13 @@ class TestScript:
         expected = predictor.predict([("the cat is", "big ."), "the dog"])
         assert [line.split("\t")[0] for line in lines[1:]] == [prediction.label for prediction in expected]
 
+    def test_input_that_cannot_be_read_is_reported(self, monkeypatch, trained):
+        with open(os.open(os.devnull, os.O_WRONLY)) as closed:
+            monkeypatch.setattr(sys, "stdin", closed)
+            with pytest.raises(SystemExit) as caught:
+                predict_script.main(["--run=" + trained])
+        assert_mentions(str(caught.value), "error: ", "input", "Bad file descriptor")
+
     def test_a_missing_run_is_reported(self):
         with pytest.raises(SystemExit) as caught:
             predict_script.main(["--run=nowhere"])

@@ -111,7 +111,6 @@ def test_data_of_a_classifier_is_checked(changes, facts):
         ({"do_eval": True}, ["--do_eval", "--predict_file"]),
         ({"do_predict": True}, ["--do_predict", "--predict_file"]),
         ({"doc_stride": 400}, ["--doc_stride=400", "--max_seq_length=384"]),
-        ({"do_predict": True, "predict_file": "out/predictions.json"}, ["out/predictions.json", "--output_dir"]),
     ],
 )
 def test_files_and_windows_of_squad_are_checked(changes, facts):

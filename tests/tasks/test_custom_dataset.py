@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import io
+import tarfile
 
 import pytest
 
@@ -71,6 +73,30 @@ def test_labels_are_sorted_numerically_if_all_are_integers(tmp_path, found, orde
     for rows in (3, 4, 12):  # tiny files have nearly as many labels as rows
         path = write_file(tmp_path, "a.csv", table(*make_rows(rows, found)))
         assert read(CustomData(path), "train")[0].labels == order
+
+
+def test_labels_of_thousands_of_digits_are_not_converted_to_numbers(tmp_path):
+    labels = ("2" * 5000, "1" * 5000)
+    path = write_file(tmp_path, "a.csv", table(*make_rows(10, labels)))
+    assert read(CustomData(path), "train")[0].labels == labels[::-1]
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_label_with_a_lone_surrogate_is_reported_with_its_line(tmp_path, yes_no, split):
+    rows = ['{"text": "\\ud800 is fine in a text", "label": "yes"}', '{"text": "b", "label": "no\\ud800"}']
+    files = {"train_file": yes_no, f"{split}_file": write_file(tmp_path, "a.jsonl", "\n".join(rows))}
+    message = message_of(read, CustomData(**files), split)
+    assert_mentions(message, f"{files[split + '_file']}, line 2", "label", "'\\ud800'", "'no\\ud800'")
+
+
+def test_a_folder_name_that_is_not_utf8_is_no_label(tmp_path):
+    path = str(tmp_path / "a.tar")
+    with tarfile.open(path, "w") as archive:
+        for name in ("x/1", "caf\udce9/2"):
+            info = tarfile.TarInfo(name)
+            info.size = 4
+            archive.addfile(info, io.BytesIO(b"text"))
+    assert_mentions(message_of(read, CustomData(path), "train"), path, "label", "'caf\\udce9'")
 
 
 # ---------------------------------------------------------------------------------------------- dev split
@@ -210,6 +236,8 @@ def test_only_listed_labels_are_kept_in_their_order_after_mapping(tmp_path, log)
         ("train", {"split_seed": -1}, ["--split_seed", "-1"]),
         ("train", {"labels": ("a",)}, ["--labels", "two"]),
         ("train", {"labels": ("a", "b", "a")}, ["--labels", "'a' twice"]),
+        ("train", {"labels": ("a", "b\ud800")}, ["--labels", "'\\ud800'", "'b"]),
+        ("train", {"label_map": {"a": "\udcff"}}, ["--label_map", "'\\udcff'"]),
         ("train", {"labels": ("a", "b"), "task_type": "regression"}, ["--labels", "--task_type=regression"]),
         ("train", {"dev_file": "x"}, ["--train_file"]),
         ("test", {"train_file": "x"}, ["--test_file"]),
@@ -280,7 +308,7 @@ MAPS = {"Y=y,N=n": {"Y": "y", "N": "n"}, " a = b=c ": {"a": "b=c"}, '{"a, =": "b
 @pytest.mark.parametrize(
     "parse, flag, parsed, bad",
     [
-        (custom.parse_list, "--labels", LISTS, ["", "a,,b", '["a"', '[["a"]]', "[]"]),
+        (custom.parse_list, "--labels", LISTS, ["", "a,,b", '["a"', '[["a"]]', "[]", "[" * 100_000]),
         (custom.parse_map, "--label_map", MAPS, ["", "a", "a=", "=b", "a=b,a=c", '{"a"', '{"a": []}', "{}"]),
     ],
 )

@@ -7,7 +7,10 @@ import gzip
 import io
 import json
 import os
+import socket
 import tarfile
+import threading
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -197,6 +200,8 @@ def test_a_repeated_name_is_an_error_only_where_it_is_used(tmp_path):
     path = write_file(tmp_path, "a.csv", "text,label,label\none,x,y\n")
     table = read_table(path, ["text", "label"])
     assert (table.find("text"), table.find("3")) == (0, 2)
+    for number in ("0", "4", "9" * 5000):
+        assert_mentions(message_of(table.find, number), "text, label, label")
     message = message_of(table.find, "label", "--label_column")
     assert_mentions(message, path, "--label_column", "2 columns", "'label'", "2 and 3", "--header=true")
 
@@ -241,11 +246,60 @@ def test_json_lines_and_arrays_are_read(tmp_path, name):
         ("a.jsonl", '{"text": ["b"], "label": 1}', ["line 2", "'text'", '["b']),
         ("a.json", '[{"text": "a"},', ["JSON array", "column"]),
         ("a.json", '[{"txt": "a", "label": 0}]', ["'text'", "'txt'?"]),
+        ("a.jsonl", '{"text": ' + "[" * 9 + '"b"' + "]" * 9 + ', "label": 1}', ["line 2", "'text'", '[[[[[[[[["b"']),
+        ("a.jsonl", '{"other": ' + "[" * 100_000 + "]" * 100_000 + "}", ["line 2", '{"other": [[[']),
+        ("a.jsonl", '{"text": "b", "label": ' + "9" * 400 + "}", ["line 2", "400 digits"]),
+        ("a.jsonl", '{"text": "b", "label": ' + "9" * 5000 + "}", ["line 2", "5000 digits"]),
+        ("a.jsonl", "x" * 100_000, ["line 2", "xxx"]),
+        ("a.json", "[" * 100_000, ["JSON array"]),
     ],
 )
 def test_bad_json_is_reported(tmp_path, name, content, facts):
     first_line = '{"text": "a", "label": 0}\n' if name == "a.jsonl" else ""
     error_of(tmp_path, first_line + content, *facts, name=name)
+
+
+def test_json_rows_with_different_keys_take_memory_for_the_needed_columns_only(tmp_path):
+    rows = [f'{{"text": "a", "k{number}": 0, "label": "x"}}\n' for number in range(20_000)]
+    path = write_file(tmp_path, "a.jsonl", "".join(rows))
+    tracemalloc.start()
+    table = read_table(path, ["text", "label"])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100e6  # All cells would take 20,000 x 20,002 x 8 bytes = 3.2 GB.
+    assert max(len(row.cells) for row in table.rows) < 60
+    assert cells(path, "text", "label") == [("a", "x")] * 20_000
+    assert_mentions(message_of(table.find, "labels"), "'label'?", "text, k0", "other keys", "19952")
+    path = write_file(tmp_path, "missing.jsonl", "".join(rows[:100]) + '{"k99": 1, "text": "b"}')
+    assert_mentions(message_of(cells, path, "text", "label"), "line 101", "no key 'label'", "text, …")
+
+
+def test_needed_keys_are_kept_wherever_they_appear(tmp_path):
+    others = {f"k{number}": number for number in range(200)}
+    path = write_file(tmp_path, "a.jsonl", json.dumps({**others, "text": "a", " label": "x", "k0": "y"}))
+    assert cells(path, "text", "label") == [("a", "x")]
+    spaces = "".join('{"%s label": 1, "text": "a"}\n' % (" " * number) for number in range(1000))
+    path = write_file(tmp_path, "spaces.jsonl", spaces)
+    assert max(len(row.cells) for row in read_table(path, ["text", "label"]).rows) <= 100
+    assert_mentions(message_of(cells, path, "text", "label"), "ambiguous")
+
+
+@pytest.mark.parametrize(
+    "name, content, column, facts",
+    [
+        ("a.csv", ",".join(f"k{number}" for number in range(100_000)) + "\n" + ",x\n" * 10_000, "k0", ["empty", "k1"]),
+        ("a.csv", ",".join(f"k{number}" for number in range(100_000)) + "\n1\n", "label", ["k1", "99950 more"]),
+        ("a.csv", "a" * 10**6 + ",b\n1,x\n", "label", ["aaa", ", b."]),
+        ("a.jsonl", json.dumps({f"k{number}": 0 for number in range(10_000)}), "label", ["k1", "9950 other keys"]),
+        ("a.jsonl", json.dumps({"k" * 10**6: 0, "text": None}), "text", ["empty", "kkk"]),
+    ],
+    ids=lambda value: str(value)[:10],
+)
+def test_messages_about_many_or_long_column_names_are_short(tmp_path, name, content, column, facts):
+    path = write_file(tmp_path, name, content)
+    message = message_of(cells, path, column)
+    assert_mentions(message, path, *facts)
+    assert len(message) < 6000
 
 
 # ----------------------------------------------------------------------------------- folders and archives
@@ -262,7 +316,7 @@ POSTS = {
 
 def write_archive(folder, name: str, files: dict) -> str:
     path = str(folder / name)
-    mode = {"gz": "w:gz", "tgz": "w:gz", "bz2": "w:bz2"}.get(name.split(".")[-1], "w")
+    mode = {"gz": "w:gz", "tgz": "w:gz", "bz2": "w:bz2", "xz": "w:xz"}.get(name.split(".")[-1], "w")
     with tarfile.open(path, mode) as archive:
         for file, content in files.items():
             member = tarfile.TarInfo(file)
@@ -271,7 +325,7 @@ def write_archive(folder, name: str, files: dict) -> str:
     return path
 
 
-@pytest.mark.parametrize("kind", ["folder", "a.tar", "a.tar.gz", "a.tgz", "a.tar.bz2"])
+@pytest.mark.parametrize("kind", ["folder", "a.tar", "a.tar.gz", "a.tgz", "a.tar.bz2", "a.tar.xz"])
 def test_files_in_folders_are_rows_sorted_by_name_with_the_folder_as_label(tmp_path, kind, log):
     if kind == "folder":
         path = str(tmp_path / "train")
@@ -305,3 +359,63 @@ def test_an_unusable_archive_is_reported(tmp_path, files, folder, facts):
     assert_mentions(message_of(read_table, path + folder), path, *facts)
     damaged = write_file(tmp_path, "b.tar.gz", gzip.compress(b"x" * 5000)[:-12])
     assert_mentions(message_of(read_table, damaged), damaged, "damaged")
+
+
+def test_symbolic_links_in_an_archive_are_skipped_with_a_warning(tmp_path, log):
+    path = write_archive(tmp_path, "a.tar", {"x/1": b"one", "y/2": b"two"})
+    with tarfile.open(path, "a") as archive:
+        for name in ("y/link", "y/.hidden", "loose"):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, "2"
+            archive.addfile(link)
+    assert cells(path, "text", "label") == [("one", "x"), ("two", "y")]
+    assert_mentions([line for line in log if "special" in line][0], path, "skipped 1", "y/link")
+
+
+def test_pipes_and_sockets_in_a_folder_are_skipped_with_a_warning(tmp_path, log):
+    write_file(tmp_path, "data/x/1", "one")
+    pipe = str(tmp_path / "data" / "x" / "pipe")
+    os.mkfifo(pipe)
+    # If the pipe were read, this would end the hang.
+    watchdog = threading.Timer(60, lambda: os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)))
+    watchdog.start()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "data" / "x" / "socket"))
+        assert cells(str(tmp_path / "data"), "text", "label") == [("one", "x")]
+    watchdog.cancel()
+    assert_mentions(log[0], "skipped 2", "x/pipe")
+
+
+def test_links_in_a_folder_are_followed_except_in_a_loop(tmp_path):
+    write_file(tmp_path, "data/x/1", "one")
+    write_file(tmp_path, "other/2", "two")
+    (tmp_path / "data" / "y").symlink_to(tmp_path / "other")
+    (tmp_path / "data" / "x" / "3").symlink_to(tmp_path / "other" / "2")
+    path = str(tmp_path / "data")
+    assert cells(path, "text", "label") == [("one", "x"), ("two", "x"), ("two", "y")]
+    for target in (tmp_path, tmp_path / "data", tmp_path / "data" / "x"):
+        link = tmp_path / "data" / "x" / "loop"
+        link.symlink_to(target)
+        assert_mentions(message_of(read_table, path), str(link), "link")
+        link.unlink()
+
+
+def test_folders_that_link_to_each_other_are_an_error(tmp_path):
+    for name, other in (("a", "b"), ("b", "a")):
+        write_file(tmp_path, f"data/{name}/1", "one")
+        for link in ("x", "y"):
+            (tmp_path / "data" / name / link).symlink_to(tmp_path / "data" / other)
+    assert_mentions(message_of(read_table, str(tmp_path / "data")), str(tmp_path / "data"), "link")
+
+
+def test_a_pipe_is_not_read_as_a_table(tmp_path, deadline):
+    os.mkfifo(tmp_path / "rows.csv")
+    assert_mentions(message_of(read_table, str(tmp_path / "rows.csv")), tmp_path / "rows.csv", "FIFO")
+
+
+def test_a_file_name_that_is_not_utf8_is_reported(tmp_path):
+    write_file(tmp_path, "x/1", "one")
+    with open(os.path.join(os.fsencode(str(tmp_path)), b"x", b"caf\xe9"), "w"):
+        pass
+    assert_mentions(message_of(read_table, str(tmp_path)), str(tmp_path), "caf\\xe9", "UTF-8")
+    assert_mentions(message_of(read_table, str(tmp_path / "x" / "2")), "does not exist", "UTF-8")

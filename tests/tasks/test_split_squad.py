@@ -81,12 +81,15 @@ def test_articles_with_the_same_title_stay_together(tmp_path):
         (5, ["--dev_out=train.json"], ["three different files"]),
         (5, ["--dev_out=./squad.json", "--overwrite"], ["three different files"]),
         (5, ["--dev_out=old.json"], ["old.json", "--dev_out", "--overwrite"]),
+        (5, ["--dev_out=settings.json", "--overwrite"], ["SQuAD", "--dev_out=settings.json", "--overwrite"]),
+        (5, ["--dev_out=old.json", "--overwrite"], ["old.json"]),
     ],
 )
 def test_an_impossible_split_is_reported_and_writes_nothing(tmp_path, monkeypatch, count, options, facts):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     write_file(tmp_path, "old.json", "old")
+    write_file(tmp_path, "settings.json", "{}")
     write(tmp_path, articles(count))
     before = {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(SystemExit) as stopped:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from typing import Dict, List
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 from adapter_bert.weights.bank import BASE, Bank, PackSummary
 from tests.helpers import ROOT, VOCABULARY, assert_mentions, make_pack, message_of, tiny_config, write_bert
+from tests.weights import pack_files
 from tests.weights.pack_files import assert_same
 
 
@@ -69,6 +69,19 @@ def test_a_bank_is_created_only_in_a_new_or_empty_folder(base, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["empty", "taken"]
 
 
+def test_a_bank_is_not_created_inside_its_base_or_another_bank(bank, base, tmp_path):
+    shutil.copytree(base.folder, str(tmp_path / "base"))
+    os.symlink(str(tmp_path / "base"), str(tmp_path / "link"))
+    own = bases.Base.find(str(tmp_path / "base"))
+    for folder in ("base", "base/new", "link/new"):
+        assert_mentions(message_of(Bank.create, str(tmp_path / folder), own), "inside", own.folder)
+    for folder in ("new", "packs/new", "base/new"):
+        assert_mentions(message_of(Bank.create, os.path.join(bank.folder, folder), base), "inside", bank.folder)
+    assert "''" in message_of(Bank.create, "", base)
+    assert sorted(os.listdir(bank.folder)) == ["bank.json", "base", "packs"]
+    assert sorted(os.listdir(tmp_path)) == ["bank", "base", "link"]
+
+
 def test_a_bank_of_an_invalid_base_is_not_created(base, tmp_path):
     broken = str(tmp_path / "base")
     shutil.copytree(base.folder, broken)
@@ -91,8 +104,13 @@ def test_a_folder_that_is_not_a_bank_is_not_opened(tmp_path):
     "changes, facts",
     [
         ({"format": "adapter-bert bank 2"}, ["adapter-bert bank 2", "adapter-bert bank 1"]),
-        ({"tensors": None}, ["tensors", "None"]),
+        ({"tensors": None}, ["tensors", "null"]),
+        ({"tensors": {"a": 1}}, ["tensors", '"a" is 1']),
         ({"tensors": {"a": "b"}}, ["fingerprint"]),
+        ({"architecture": "bert"}, ["architecture", '"bert"']),
+        ({"tokenizer": []}, ["tokenizer", "[]"]),
+        ({"base": 10**400}, ["401 digits"]),
+        ({"base": {"\ud800": 1}}, ["not Unicode"]),
         ({"architecture": tiny_config(num_attention_heads=4).to_dict()}, ["num_attention_heads", 4]),
         ({"tokenizer": {"type": "wordpiece", "entries": 7}}, ["entries", 7]),
     ],
@@ -210,6 +228,40 @@ def test_a_damaged_pack_is_not_read_but_can_be_removed(bank):
     assert bank.names() == [] and bank.summaries() == []
 
 
+@pytest.mark.parametrize("name", ["../base/cola", "../../cola", "/etc/cola", "./cola", "cola.safetensors", ""])
+def test_only_packs_of_the_bank_are_removed(bank, tmp_path, name):
+    for path in (tmp_path / "cola.safetensors", tmp_path / "bank" / "base" / "cola.safetensors"):
+        path.write_text("mine")
+    bank.add(make_pack(bank.base), "cola")
+    assert repr(name) in message_of(bank.remove, name)
+    assert bank.names() == ["cola"] and (tmp_path / "cola.safetensors").exists()
+    assert (tmp_path / "bank" / "base" / "cola.safetensors").exists()
+
+
+def test_a_linked_pack_is_removed_or_replaced_but_not_its_target(bank, tmp_path):
+    bank.add(make_pack(bank.base, 1), "cola")
+    target = tmp_path / "mine.safetensors"
+    os.rename(bank.path("cola"), str(target))
+    before = target.read_bytes()
+    for change in (bank.remove, lambda name: bank.add(make_pack(bank.base, 2), name, replace=True)):
+        os.symlink(str(target), os.path.join(bank.folder, "packs", "cola.safetensors"))
+        assert bank.read("cola").config.seed == 1
+        change("cola")
+        assert target.read_bytes() == before
+    assert bank.read("cola").config.seed == 2
+
+
+def test_packs_are_not_added_or_removed_through_a_linked_folder(bank, tmp_path):
+    bank.add(make_pack(bank.base, 1), "cola")
+    os.rename(os.path.join(bank.folder, "packs"), str(tmp_path / "mine"))
+    os.symlink(str(tmp_path / "mine"), os.path.join(bank.folder, "packs"))
+    before = (tmp_path / "mine" / "cola.safetensors").read_bytes()
+    for change in (bank.remove, lambda name: bank.add(make_pack(bank.base, 2), name, replace=True)):
+        assert_mentions(message_of(change, "cola"), os.path.join(bank.folder, "packs"), tmp_path / "mine")
+    assert (tmp_path / "mine" / "cola.safetensors").read_bytes() == before
+    assert bank.read("cola").config.seed == 1
+
+
 def test_verify_finds_a_changed_or_damaged_base(bank):
     tensors = bank.base.tensors()
     tensors["bert/pooler/dense/bias"] = tensors["bert/pooler/dense/bias"] + 1
@@ -219,26 +271,90 @@ def test_verify_finds_a_changed_or_damaged_base(bank):
     assert "damaged" in problems(bank)[BASE]
 
 
-def test_leftovers_are_not_listed_and_are_removed_when_they_are_old(bank):
+def test_only_packs_are_listed_and_other_files_stay(bank):
     folder = os.path.join(bank.folder, "packs")
-    # Earlier versions gave temporary files hidden names.
-    old = [".cola.01234567.partial", "cola.safetensors.01234567.partial"]
-    kept = ["cola.safetensors.89abcdef.partial", "notes.txt"]
-    for name in old + kept + [".hidden.safetensors"]:
+    # Temporary files of earlier versions, and a user's.
+    others = [".cola.01234567.partial", ".hidden.safetensors", "cola.safetensors.01234567.partial", "notes.txt"]
+    for name in others:
         with open(os.path.join(folder, name), "w") as file:
             file.write("half")
-        if "89abcdef" not in name:
-            os.utime(os.path.join(folder, name), (time.time() - 7200,) * 2)
     assert bank.names() == [] and len(list(bank.verify())) == 1
     bank.add(make_pack(bank.base), "cola")
-    assert other_files(bank) == kept and bank.names() == ["cola"]
+    assert bank.names() == ["cola"]
+    assert set(others) < set(os.listdir(folder))
 
 
 def test_a_writer_whose_temporary_file_was_removed_fails(bank, monkeypatch):
     def remove_temporary_file(_) -> None:
         (name,) = other_files(bank)
-        os.remove(os.path.join(bank.folder, "packs", name))
+        shutil.rmtree(os.path.join(bank.folder, "packs", name))
 
     monkeypatch.setattr(os, "fsync", remove_temporary_file)
     assert "cola" in message_of(bank.add, make_pack(bank.base), "cola")
     assert bank.names() == []
+
+
+def sparse_file(path: str) -> None:
+    with open(path, "wb") as file:
+        file.write((2**40).to_bytes(8, "little"))
+        file.truncate(2**42)
+
+
+def pack_with(**changes):
+    """Return a function that writes a pack with a valid checksum and other values in its configuration."""
+
+    def write(path: str) -> None:
+        pack_files.write_file(path, pack_files.with_config(packs.serialise(pack_files.smallest()), **changes))
+
+    return write
+
+
+# What a hostile or careless person may put in the folder of the packs -> what is reported about it.
+BAD_ENTRIES = {
+    "fifo": (os.mkfifo, "a FIFO"),
+    "folder": (os.mkdir, "a folder"),
+    "device": (lambda path: os.symlink("/dev/zero", path), "/dev/zero"),
+    "dangling": (lambda path: os.symlink("nowhere", path), "nowhere"),
+    "loop": (lambda path: os.symlink(os.path.basename(path), path), "Too many levels"),
+    "empty": (lambda path: open(path, "w").close(), "not an adapter pack"),
+    "huge": (sparse_file, str(2**40 + 8)),
+    "metrics": (pack_with(metrics={"f1": "0.5"}), '"f1" is "0.5"'),
+    "adapter": (pack_with(adapter=[64]), "[64]"),
+    "kind": (pack_with(adapter={"size": 2, "kind": "x"}), "kind"),
+    "layers": (pack_with(architecture=dict(pack_files.SMALLEST, num_hidden_layers=10**9)), "at most 64"),
+    "tokenizer": (pack_with(tokenizer={"type": "wordpiece"}), "do_lower_case"),
+    "nested": (pack_with(training={"a": json.loads("[" * 70 + "]" * 70)}), "nested"),
+    "digits": (pack_with(seed=10**400), "401 digits"),
+}
+
+
+def test_bad_entries_are_shown_with_the_reason_and_hide_no_others(bank, deadline):
+    bank.add(make_pack(bank.base), "good")
+    for name, (make, _) in BAD_ENTRIES.items():
+        make(os.path.join(bank.folder, "packs", name + packs.ENDING))
+    names = sorted(["good", *BAD_ENTRIES])
+    assert bank.names() == names
+    summaries = {summary.name: summary for summary in bank.summaries()}
+    found = dict(bank.verify())
+    assert list(summaries) == names and list(found) == [BASE, *names]
+    assert summaries["good"].config and not summaries["good"].problem
+    assert found["good"] is None and found[BASE] is None
+    for name, (_, fact) in BAD_ENTRIES.items():
+        assert summaries[name].config is None
+        assert_mentions(summaries[name].problem, name + packs.ENDING, fact)
+        if name != "huge":  # not even its header is read
+            assert_mentions(found[name], name + packs.ENDING, fact)
+        assert_mentions(message_of(bank.read, name), name + packs.ENDING)
+
+
+@pytest.mark.parametrize(
+    "name", ["bert_config.json", "vocab.txt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"]
+)
+def test_a_fifo_in_the_base_is_never_opened(bank, deadline, name):
+    path = os.path.join(bank.base.folder, name)
+    os.remove(path)
+    os.mkfifo(path)
+    if name.startswith("bert_model"):
+        assert_mentions(dict(Bank.open(bank.folder).verify())[BASE], path, "FIFO")
+    else:
+        assert_mentions(message_of(Bank.open, bank.folder), path, "FIFO")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from adapter_bert.weights import checkpoints, fingerprints, packs
 from adapter_bert.weights.bank import Bank
 from adapter_bert.weights.exchange import huggingface
 from scripts import bank as command
-from tests.helpers import assert_mentions, make_pack
+from tests.helpers import ROOT, assert_mentions, make_pack
 from tests.weights.test_bank import damage
 
 SPANS = {"head": "span", "task": "SQuAD-v1.1", "metrics": {"f1": 81.25, "exact_match": 72.5}}
@@ -64,14 +66,15 @@ def test_list_prints_a_row_for_each_pack_and_totals(bank, here, capsys):
     damage(bank.path("bad"), 30)
     lines = [" ".join(line.split()) for line in run(capsys, "list", here).split("\n")]
     assert lines[1] == "name task mode parameters MB score seed date"
-    assert "cannot be read" in lines[2]
+    assert lines[2].startswith("bad ? ? ? ") and "BAD" in lines[2]
     assert lines[3] == "cola CoLA adapter 4 786 0.007 - - 2024-05-06"
     assert "full" in lines[4] and "accuracy ? (collapsed)" in lines[4]
     assert lines[5] == "squad SQuAD-v1.1 adapter 4 786 0.007 f1 81.2500 1 2024-05-06"
     assert lines[6].startswith("top CoLA top_layers 1 ")
     base = parameters.count(bank.base.shapes)
     total = base + sum(bank.read(name).num_parameters for name in ("cola", "rte", "squad", "top"))
-    assert_mentions(lines[7], "5 packs, ", f"{total:,} parameters", f"{total / base:.2f}x one BERT", "5x")
+    assert lines[7].startswith(f"BAD bad: The pack {bank.path('bad')} ")
+    assert_mentions(lines[8], "5 packs, ", f"{total:,} parameters", f"{total / base:.2f}x one BERT", "5x")
 
 
 def test_show_prints_the_configuration_as_text_or_json(bank, here, capsys):
@@ -190,29 +193,39 @@ def test_a_checkpoint_of_base_and_pack_is_exported_and_imported(bank, here, tmp_
     assert "2 classes" in failure(*take, "--name=x", "--task_name=MNLI")
 
 
-def test_an_exported_checkpoint_is_replaced_only_on_request_and_never_mixed(bank, here, tmp_path, capsys, monkeypatch):
+def test_an_exported_checkpoint_is_replaced_only_on_request_and_not_by_half(bank, here, tmp_path, capsys, monkeypatch):
     prefix = str(tmp_path / "model.ckpt")
     first, second = make_pack(bank.base, 1), make_pack(bank.base, 2)
     bank.add(first, "first")
     bank.add(second, "second")
     again = ["export", here, "second", "--format=checkpoint", f"--output={prefix}"]
 
-    def found() -> np.ndarray:
-        return checkpoints.read_tensors(prefix, ["output_bias"])["output_bias"]
+    def assert_holds(pack: packs.Pack) -> None:
+        found = checkpoints.read_tensors(prefix, ["output_bias"])["output_bias"]
+        np.testing.assert_array_equal(found, pack.tensors["output_bias"])
+        assert len(os.listdir(tmp_path)) == 1 + len(checkpoints.files_of(prefix))
 
     run(capsys, "export", here, "first", "--format=checkpoint", f"--output={tmp_path}/")
     assert "--overwrite" in failure(*again)
-    np.testing.assert_array_equal(found(), first.tensors["output_bias"])
-    run(capsys, *again, "--overwrite")
-    np.testing.assert_array_equal(found(), second.tensors["output_bias"])
+    assert_holds(first)
 
     def stop(source, target):
         raise OSError(28, "No space left on device", target)
 
-    monkeypatch.setattr(os, "replace", stop)
-    assert "No space left" in failure(*again, "--overwrite")
-    assert not os.path.exists(prefix + ".index")
-    assert not [name for name in os.listdir(tmp_path) if "partial" in name]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", stop)
+        assert "No space left" in failure(*again, "--overwrite")
+    assert_holds(first)
+    run(capsys, *again, "--overwrite")
+    assert_holds(second)
+
+
+def test_exporting_with_an_unset_variable_does_not_replace_the_working_directory(bank, here, tmp_path, monkeypatch):
+    bank.add(make_pack(bank.base), "cola")
+    monkeypatch.chdir(tmp_path)
+    for form in ("pack", "adapterhub", "checkpoint"):
+        assert "--output" in failure("export", here, "cola", f"--format={form}", "--output=")
+    assert os.listdir(tmp_path) == ["bank"] and bank.names() == ["cola"]
 
 
 @pytest.mark.parametrize("form", ["adapterhub", "checkpoint"])
@@ -244,3 +257,33 @@ def test_verify_exits_with_code_1_if_something_is_wrong(bank, here, capsys):
     lines = capsys.readouterr().out.split("\n")
     assert lines[:2] == ["good  base/", "good  good"] and lines[2].startswith("BAD   wrong: The pack ")
     assert lines[3].startswith("2 of 3 are good")
+
+
+UNSAFE = "a\x1b[2J\nb\u202e\x9b"
+ESCAPED = r"a\u001b[2J\nb\u202e\u009b"
+
+
+def test_names_in_packs_are_printed_without_control_characters(bank, here, tmp_path, capsys):
+    pack = make_pack(bank.base, task=UNSAFE, labels=[UNSAFE, "good"], metrics={UNSAFE: 0.5}, created=UNSAFE)
+    shown = run(capsys, "add", here, write_pack(tmp_path, pack), "--name=one")
+    shown += run(capsys, "show", here, "one") + run(capsys, "list", here)
+    assert shown.count(ESCAPED) >= 6
+    assert UNSAFE[:2] not in shown and "\u202e" not in shown and "\x9b" not in shown
+    assert len(run(capsys, "list", here).splitlines()) == 4  # base, titles, pack, totals
+
+
+def test_packs_are_removed_and_bad_ones_reported_even_if_nobody_reads_it(bank, here):
+    def process(*args: str, shell: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, os.path.join(ROOT, "scripts", "bank.py"), *args, here]
+        environment = dict(os.environ, PYTHONPATH=ROOT)
+        shown = subprocess.run(["sh", "-c", f'"$0" "$@" {shell}', *command], stderr=subprocess.PIPE, env=environment)
+        assert b"Traceback" not in shown.stderr and b"Exception ignored" not in shown.stderr
+        return shown
+
+    for name in ("one", "two", "three"):
+        bank.add(make_pack(bank.base), name)
+    removal = process("remove", "one", "two", shell=">&-")
+    assert (removal.returncode, removal.stderr, bank.names()) == (0, b"", ["three"])
+    listing = process("list", shell="> /dev/full")
+    assert listing.returncode == 1
+    assert_mentions(listing.stderr.decode(), "bank.py: error: ", "standard output", "No space left on device")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import os
 import random
 import shutil
@@ -342,3 +343,12 @@ def test_a_damaged_state_file_does_not_restart_the_run_silently(tmp_path, conten
     folder = write_state(tmp_path / "run", content)
     facts = ["500"] if b"500" in content else []
     assert_mentions(message_of(resolve_run, ADAPTED, folder), f"{folder}/checkpoint", *facts)
+
+
+@pytest.mark.parametrize("name", ["", "model.ckpt-10"], ids=["folder", "checkpoint"])
+def test_a_run_that_names_itself_as_its_base_is_an_error(tmp_path, name):
+    prefix = str(tmp_path / "model.ckpt-10")
+    checkpoints.write({"output_weights": np.zeros([2, 16], np.float32)}, prefix)
+    write_state(tmp_path)
+    (tmp_path / "settings.json").write_text(json.dumps({"init_checkpoint": str(tmp_path / name)}))
+    assert_mentions(message_of(resolve_file, ADAPTED, prefix), prefix, "its own base", "settings.json")

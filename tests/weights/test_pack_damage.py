@@ -115,7 +115,7 @@ FIELDS = [field.name for field in dataclasses.fields(packs.PackConfig)]
 def test_a_key_that_is_missing_or_has_another_type_is_named(rejection, content, key):
     values, entries, numbers = split(content)
     wrong = 3 if isinstance(values[key], str) else "x"
-    assert_mentions(rejection(with_config(content, **{key: wrong})), key, repr(wrong))
+    assert_mentions(rejection(with_config(content, **{key: wrong})), key, json.dumps(wrong))
     del values[key]
     assert_mentions(rejection(join(values, entries, numbers)), repr(key))
 
@@ -146,7 +146,7 @@ ADAPTERS = [
     "changes, facts",
     [({"format": version}, [repr(version), "adapter-bert pack 1"]) for version in (None, 1, "adapter-bert pack 2", [])]
     + [({key: "x"}, [repr(key)]) for key in ("licence", "Task", "", "__class__", "self")]
-    + [({key: value}, [key, repr(value)]) for key, value in WRONG_TYPES.items()]
+    + [({key: value}, [key, json.dumps(value)]) for key, value in WRONG_TYPES.items()]
     + [({"architecture": dict(SMALLEST, **changes)}, facts) for changes, facts in ARCHITECTURES]
     + [({"adapter": adapter}, facts) for adapter, facts in ADAPTERS]
     + [
@@ -164,7 +164,7 @@ ADAPTERS = [
         ({"labels": []}, ["classification", "0 labels"]),
         ({"labels": ["0", "1", "2"]}, ["output_weights", "[2, 4]", "[3, 4]"]),
         ({"labels": ["0", "0"]}, ["labels", "['0', '0']"]),
-        ({"labels": [["0"], {}]}, ["labels", "{}"]),
+        ({"labels": [["0"], {}]}, ["labels", '["0"]']),
         # No terminal prints lone surrogates.
         ({"task": "a\udfffb"}, ["damaged"]),
         ({"format": "\ud800"}, ["damaged"]),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import json
 import os
+import socket
 
 import pytest
 
@@ -10,7 +14,7 @@ from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.weights import packs
 from adapter_bert.weights.run_folder import RunFolder
-from tests.helpers import assert_mentions, base_flags, message_of
+from tests.helpers import assert_mentions, base_flags, message_of, write_file
 
 FINGERPRINTS = {"labels": ["0", "1"], "train_data": "sha256:1"}
 
@@ -23,11 +27,15 @@ def flags(tiny_bert, cola_dir, tmp_path) -> dict:
 @pytest.fixture
 def folder(flags) -> RunFolder:
     """The folder of a run that has written a pack."""
-    folder = RunFolder(flags["output_dir"])
-    folder.claim(folder.check_same_run(ClassifierSettings(**flags), FINGERPRINTS), {"base": "sha256:2", "frozen": None})
+    with RunFolder(flags["output_dir"]) as folder:
+        claim(folder, ClassifierSettings(**flags))
     with open(folder.pack_path, "w"):
         pass
     return folder
+
+
+def claim(folder: RunFolder, settings: ClassifierSettings) -> None:
+    folder.claim(folder.check_same_run(settings, FINGERPRINTS), {"base": "sha256:2", "frozen": None})
 
 
 def test_a_new_folder_contains_no_run(tmp_path):
@@ -131,3 +139,153 @@ def test_other_files_are_not_results(tmp_path, text):
     path = tmp_path / "results.json"
     path.write_text(text)
     assert_mentions(message_of(EvalResults.read, str(path)), path)
+
+
+class TestLock:
+    def test_a_second_training_is_told_who_holds_the_folder_and_since_when(self, flags):
+        settings = ClassifierSettings(**flags)
+        with RunFolder(flags["output_dir"]) as first:
+            claim(first, settings)
+            message = message_of(claim, RunFolder(flags["output_dir"]), settings)
+            today = datetime.date.today().isoformat()
+            assert_mentions(message, flags["output_dir"], f"process {os.getpid()} on {socket.gethostname()}", today)
+            assert_mentions(message, "--output_dir")
+        assert ".lock" not in os.listdir(flags["output_dir"])
+        with RunFolder(flags["output_dir"]) as next_one:
+            claim(next_one, settings)
+
+    def test_a_training_that_was_checked_before_another_one_finished_is_rejected(self, flags):
+        folder, settings = RunFolder(flags["output_dir"]), ClassifierSettings(**flags)
+        record = folder.check_same_run(settings, FINGERPRINTS)
+        with RunFolder(flags["output_dir"]) as other:
+            claim(other, dataclasses.replace(settings, seed=2))
+            with open(other.pack_path, "w"):
+                pass
+        assert_mentions(message_of(folder.claim, record, {}), flags["output_dir"], "again")
+        assert folder.read_settings()["seed"] == 2
+
+    def test_an_evaluation_needs_no_lock(self, folder, flags):
+        with RunFolder(flags["output_dir"]) as training:
+            claim(training, ClassifierSettings(**flags))
+            claim(folder, ClassifierSettings(**dict(flags, do_train=False, do_eval=True)))
+
+
+@pytest.mark.parametrize(
+    "flag, name",
+    [
+        ("train_file", "settings.json"),
+        ("train_file", "results.json"),
+        ("dev_file", "eval_results.txt"),
+        ("test_file", "mine.tsv"),
+        ("test_file", "nbest_predictions.json"),
+        ("vocab_file", "checkpoint"),
+        ("bert_config_file", "training.json"),
+        ("init_checkpoint", "model.ckpt-20"),
+        ("adapter_pack", "adapter_pack.safetensors"),
+    ],
+)
+def test_a_run_never_overwrites_its_inputs(flags, tmp_path, flag, name):
+    own = tmp_path / "out"
+    own.mkdir()
+    (own / (name + ".index" if flag == "init_checkpoint" else name)).write_text("precious")
+    os.symlink(own, tmp_path / "link")
+    settings = ClassifierSettings(**dict(flags, **{flag: str(tmp_path / "link" / name)}))
+    message = message_of(RunFolder(flags["output_dir"]).check_outputs, settings, "mine.tsv")
+    assert_mentions(message, f"--{flag}={tmp_path}/link/{name}", "--output_dir")
+    elsewhere = dataclasses.replace(settings, output_dir=str(tmp_path / "other"))
+    RunFolder(str(elsewhere.output_dir)).check_outputs(elsewhere, "mine.tsv")
+
+
+@pytest.mark.parametrize("name", ["settings.json", "results.json"])
+def test_files_that_no_run_has_written_are_not_replaced(flags, tmp_path, name):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text('{"text": "my data"}')
+    message = message_of(RunFolder(flags["output_dir"]).check_outputs, ClassifierSettings(**flags))
+    assert_mentions(message, tmp_path / "out" / name)
+
+
+def test_a_run_is_not_written_into_a_bank(flags, tmp_path):
+    (tmp_path / "bank" / "base").mkdir(parents=True)
+    (tmp_path / "bank" / "bank.json").write_text("{}")
+    for folder in (tmp_path / "bank", tmp_path / "bank" / "packs" / "new"):
+        settings = ClassifierSettings(**dict(flags, output_dir=str(folder)))
+        assert_mentions(message_of(RunFolder(str(folder)).check_outputs, settings), "--output_dir", tmp_path / "bank")
+
+
+def test_a_continued_run_may_name_its_own_weights(folder, flags):
+    own = {"init_checkpoint": folder.path, "adapter_pack": folder.pack_path}
+    folder.check_outputs(ClassifierSettings(**dict(flags, **own)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task": 3},
+        {"metrics": {"f1": "0.5"}},
+        {"metrics": [0.5]},
+        {"primary_metric": ["f1"]},
+        {"loss": "1.5"},
+        {"fingerprints": {"pack": 1}},
+        {"parameters": {"total": 10**20}},
+        {"step": None},
+    ],
+    ids=str,
+)
+def test_results_of_other_types_are_errors_that_name_the_key(tmp_path, changes):
+    path = write_file(tmp_path, "results.json", json.dumps({**RESULTS.as_dict(), **changes}))
+    assert_mentions(message_of(EvalResults.read, path), path, *changes)
+
+
+@pytest.mark.parametrize(
+    "changes, fact",
+    [
+        ({"facts": [1]}, "facts"),
+        ({"facts": None}, "facts"),
+        ({"facts": {"labels": "01"}}, "labels"),
+        ({"facts": {"labels": ["0", 1]}}, "labels"),
+        ({"seed": "1"}, "seed"),
+        ({"seed": 10**400}, "401 digits"),
+        ({"init_checkpoint": 3}, "init_checkpoint"),
+        ({"adapter_pack": ["a"]}, "adapter_pack"),
+        ({"x": json.loads("[" * 70 + "]" * 70)}, "nested"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_settings_of_other_types_are_errors_that_name_the_key(folder, flags, changes, fact):
+    path = folder.file("settings.json")
+    with open(path, "w") as file:
+        json.dump(changes, file)
+    assert_mentions(message_of(folder.check_same_run, ClassifierSettings(**flags), {}), path, fact)
+
+
+EVALUATION = {"step": 4, "loss": 1.5, "metrics": {"f1": 0.5}, "collapsed": False}
+
+
+@pytest.mark.parametrize(
+    "changes, fact",
+    [
+        ({"evaluations": {"step": 1}}, "evaluations"),
+        ({"evaluations": [3]}, "evaluations"),
+        ({"evaluations": [dict(EVALUATION, step="4")]}, "step"),
+        ({"evaluations": [dict(EVALUATION, loss=[])]}, "loss"),
+        ({"evaluations": [dict(EVALUATION, metrics={"f1": True})]}, "f1"),
+        ({"seconds": "1"}, "seconds"),
+        ({"steps": 1.5}, "steps"),
+        ({"examples": 10**400}, "401 digits"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_history_of_other_types_is_an_error_that_names_the_key(tmp_path, changes, fact):
+    content = {"evaluations": [EVALUATION], "seconds": 1, "steps": 4, "examples": 8}
+    path = write_file(tmp_path, "training.json", json.dumps(content))
+    assert RunFolder(str(tmp_path)).history().evaluations == [EVALUATION]
+    write_file(tmp_path, "training.json", json.dumps({**content, **changes}))
+    assert_mentions(message_of(RunFolder(str(tmp_path)).history), path, fact)
+
+
+@pytest.mark.parametrize("name", ["settings.json", "training.json", "results.json"])
+def test_a_fifo_in_a_run_folder_is_never_opened(tmp_path, deadline, name):
+    os.mkfifo(str(tmp_path / name))
+    folder = RunFolder(str(tmp_path))
+    read = {"settings.json": folder.read_settings, "training.json": folder.history, "results.json": folder.read_results}
+    assert_mentions(message_of(read[name]), tmp_path / name, "FIFO")

@@ -10,7 +10,7 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tup
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.tasks.custom.formats import read_table
-from adapter_bert.tasks.custom.labels import check_unique, shorten
+from adapter_bert.tasks.custom.labels import check_unicode, check_unique, shorten
 from adapter_bert.tasks.custom.table import LABEL_COLUMN, TEXT_COLUMN, LabelledRow, Table
 from adapter_bert.tasks.task import InputExample, Task, parse_finite
 
@@ -19,7 +19,8 @@ TASK_TYPES = ("classification", "regression")
 CLASSIFICATION_METRICS = ("accuracy", "macro_f1", "matthews")
 REGRESSION_METRICS = ("spearman", "pearson")
 
-_INTEGER = re.compile(r"[-+]?[0-9]+")
+# Python does not convert numbers with thousands of digits.
+_INTEGER = re.compile(r"[-+]?[0-9]{1,1000}")
 # A small file may have nearly as many labels as rows: with up to this many labels, that is not an error.
 _FEW_LABELS = 5
 # More distinct fractional numbers than this are treated as measurements, not classes.
@@ -53,6 +54,8 @@ class CustomData:
             raise errors.UserError(f"--dev_fraction must be at least 0 and less than 1, found {self.dev_fraction}.")
         if not 0 <= self.split_seed < 2**32:
             raise errors.UserError(f"--split_seed must be from 0 to {2**32 - 1}, found {self.split_seed}.")
+        for label in self.label_map.values():
+            check_unicode(label, "--label_map")
         if self.labels is None:
             return
         if self.is_regression:
@@ -60,6 +63,8 @@ class CustomData:
         if len(self.labels) < 2:
             raise errors.UserError(f"--labels needs at least two labels, found {len(self.labels)}.")
         check_unique(self.labels, "--labels")
+        for label in self.labels:
+            check_unicode(label, "--labels")
 
     @property
     def is_regression(self) -> bool:
@@ -197,7 +202,10 @@ def _usable_rows(rows: Sequence[LabelledRow], data: CustomData, path: str) -> Li
     usable = [row for row in rows if row.label and not row.is_blank]
     if not usable:
         raise errors.UserError(f"{path}: none of the {len(rows)} rows has both a text and a label.")
-    return [row._replace(label=data.label_map.get(row.label, row.label)) for row in usable]
+    usable = [row._replace(label=data.label_map.get(row.label, row.label)) for row in usable]
+    for row in usable:
+        check_unicode(row.label, row.place)
+    return usable
 
 
 def _select_labels(rows: Sequence[LabelledRow], labels: Sequence[str]) -> List[LabelledRow]:
@@ -244,7 +252,7 @@ def _check_labels(table: Table, counts: Mapping[str, int], data: CustomData) -> 
     hints = ["To predict numbers, give --task_type=regression."] if are_numbers else []
     candidates = table.label_like_columns(data.columns("train").values())
     if candidates:
-        hints.append(f"Columns that look like labels: {', '.join(candidates)}.")
+        hints.append(f"Columns that look like labels: {errors.first_names(candidates, _SHOWN_LABELS)}.")
     hints.append("If these are classes after all, list them with --labels.")
     raise errors.UserError(f"{column} has {len(counts)} different values in {total} rows. {' '.join(hints)}")
 

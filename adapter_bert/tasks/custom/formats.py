@@ -8,16 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import json
 import os
 import re
-import tarfile
-import zlib
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from adapter_bert.common import errors
+from adapter_bert.common import errors, json_files
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.tasks import encodings
+from adapter_bert.tasks.custom import archives
 from adapter_bert.tasks.custom.table import LABEL_COLUMN, MISSING, TEXT_COLUMN, Table, TableRow, one_line
 
 _KIND_BY_EXTENSION = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -25,9 +23,11 @@ _DELIMITER_NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
 # If the first line ends like this, a lone CR is text, except at the end of the file.
 _LF_OR_CRLF = re.compile(r"\r?\n|\r\Z")
 # An archive, optionally with a folder in it: `news.tar.gz//train`.
-_ARCHIVE = re.compile(r"(?P<file>.*\.(?:tar|tar\.gz|tgz|tar\.bz2))(?://(?P<folder>.*))?", re.IGNORECASE | re.DOTALL)
+_ARCHIVE = re.compile(r"(?P<file>.*\.(?:tar(?:\.(?:gz|bz2|xz))?|tgz))(?://(?P<folder>.*))?", re.IGNORECASE | re.DOTALL)
 # Number of rows used to detect the delimiter.
 _SNIFFED_ROWS = 50
+# Number of JSON keys that are kept besides the needed ones, for suggestions in messages.
+_KEPT_KEYS = 50
 
 
 def read_table(
@@ -45,7 +45,11 @@ def read_table(
     """
     archive = _ARCHIVE.fullmatch(path)
     if tf.gfile.IsDirectory(path):
-        return _files_table(path, _folder_files(path.rstrip("/") + "/"), encoding)
+        try:
+            files = _folder_files(path.rstrip("/") + "/")
+        except UnicodeDecodeError as error:
+            raise errors.UserError(f"{path}: the file name {error.object!r} is not UTF-8. Rename the file.") from None
+        return _files_table(path, files, encoding)
     if archive:
         return _files_table(path, _archive_files(*archive.groups("")), encoding)
     text, remark = encodings.decode(encodings.read_bytes(path), path, encoding)
@@ -53,7 +57,7 @@ def read_table(
         tf.logging.warning("%s, %s. Give --encoding if texts look wrong.", path, remark)
     kind = _kind(path, text)
     if kind == "json":
-        table = _json_table(path, text)
+        table = _json_table(path, text, columns)
     else:
         if header is None:
             header = not columns or not all(column.strip().isdecimal() for column in columns)
@@ -169,7 +173,8 @@ def _quote_error(path: str, text: str, delimiter: str) -> errors.UserError:
 # --------------------------------------------------------------------------------------------------- JSON
 
 
-def _json_table(path: str, text: str) -> Table:
+def _json_table(path: str, text: str, columns: Sequence[str]) -> Table:
+    """Return the needed columns and the first others. If all keys differ, a table of all has rows x keys cells."""
     is_array = text.lstrip().startswith("[")
     unit = "object" if is_array else "line"
     if is_array:
@@ -177,56 +182,56 @@ def _json_table(path: str, text: str) -> Table:
     else:
         lines = enumerate(encodings.LINE_END.split(text), start=1)
         values = ((number, _load(f"{path}, line {number}", line)) for number, line in lines if line.strip())
-    objects: List[Tuple[int, Dict[str, object]]] = []
+    needed = {one_line(column) for column in columns}
+    kept: Dict[str, None] = {}
+    others: Set[str] = set()
+    rows: List[TableRow] = []
     for number, value in values:
         if not isinstance(value, dict):
-            found = json.dumps(value)[:60]
+            found = json_files.describe(value)
             raise errors.UserError(f"{path}, {unit} {number}: expected a JSON object {{…}}, found {found}.")
-        objects.append((number, value))
-    columns = tuple(dict.fromkeys(itertools.chain.from_iterable(value for _, value in objects)))
-    rows = [
-        TableRow(number, [value.get(column, MISSING) for column in columns], f"{path}, {unit} {number}")
-        for number, value in objects
-    ]
-    return Table(path, columns, rows, "JSON array" if is_array else "JSON lines", "keys")
+        for key in value:
+            if key in kept or key in others:
+                continue
+            # Names that differ only in white space are all needed, but two of them are an error anyway.
+            is_needed = one_line(key) in needed and len(kept) < 2 * _KEPT_KEYS
+            if is_needed or len(kept) < _KEPT_KEYS:
+                kept[key] = None
+            else:
+                others.add(key)
+        cells = [value.get(key, MISSING) for key in kept]
+        rows.append(TableRow(number, cells, f"{path}, {unit} {number}"))
+    return Table(path, tuple(kept), rows, "JSON array" if is_array else "JSON lines", "keys", len(others))
 
 
 def _load(place: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise errors.UserError(
-            f"{place}: expected a JSON array, or one JSON object per line; found {text.strip()[:60]!r} "
-            f"({errors.reason(error)})."
-        ) from None
+    found = text.strip()[:60]
+    return json_files.parse(text, place, f"Expected a JSON array, or one JSON object per line; found {found!r}.")
 
 
 # ------------------------------------------------------------------------------------ folders and archives
 
 
-def _folder_files(root: str) -> Dict[str, bytes]:
-    content: Dict[str, bytes] = {}
+def _folder_files(root: str) -> Dict[str, Optional[bytes]]:
+    content: Dict[str, Optional[bytes]] = {}
     for folder, _, names in tf.gfile.Walk(root):
+        # The real paths of the folders that lead here, from `root` on.
+        parts = folder[len(root) :].strip("/").split("/")
+        chain = [os.path.realpath(os.path.join(root, *parts[:count])) for count in range(len(parts) + 1)]
+        target = os.path.join(os.path.realpath(folder), "")
+        if folder != root and any(os.path.join(outer, "").startswith(target) for outer in chain[:-1]):
+            raise errors.UserError(f"{folder} is a link to a folder that contains it: remove the link.")
         for name in names:
             if not name.startswith("."):
                 path = os.path.join(folder, name)
-                content[path[len(root) :]] = encodings.read_bytes(path)
+                is_special = os.path.exists(path) and not os.path.isfile(path)
+                content[path[len(root) :]] = None if is_special else encodings.read_bytes(path)
     return content
 
 
-def _archive_files(path: str, folder: str) -> Dict[str, bytes]:
+def _archive_files(path: str, folder: str) -> Dict[str, Optional[bytes]]:
+    content = archives.read_files(encodings.read_bytes(path), path)
     folder = folder.strip("/")
-    content: Dict[str, bytes] = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(encodings.read_bytes(path)), mode="r:*") as archive:
-            for member in archive:
-                file = archive.extractfile(member) if member.isfile() else None
-                if file:
-                    # As when extracting, the last of several members with the same name counts.
-                    name = member.name[2:] if member.name.startswith("./") else member.name.lstrip("/")
-                    content[name] = file.read()
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise errors.UserError(f"{path} is not a tar archive, or damaged: {errors.reason(error)}.") from None
     prefix = folder + "/" if folder else ""
     found = {name[len(prefix) :]: data for name, data in content.items() if name.startswith(prefix)}
     if not found:
@@ -235,16 +240,19 @@ def _archive_files(path: str, folder: str) -> Dict[str, bytes]:
     return found
 
 
-def _files_table(path: str, files: Mapping[str, bytes], encoding: Optional[str]) -> Table:
-    """Return one row per file, sorted by name. Skip hidden files and files outside the label folders."""
+def _files_table(path: str, files: Mapping[str, Optional[bytes]], encoding: Optional[str]) -> Table:
+    """Return one row per file, sorted by name. Skip hidden and special files and files outside the label folders."""
     rows: List[TableRow] = []
-    loose, remarks = [], []
+    loose, special, remarks = [], [], []
     for name, data in sorted(files.items()):
         parts = name.split("/")
         if any(part.startswith(".") for part in parts):
             continue
         if len(parts) < 2:
             loose.append(name)
+            continue
+        if data is None:
+            special.append(name)
             continue
         place = f"{path}, file {name}"
         text, remark = encodings.decode(data, place, encoding)
@@ -258,6 +266,9 @@ def _files_table(path: str, files: Mapping[str, bytes], encoding: Optional[str])
         )
     if loose:
         tf.logging.warning("%s: skipped %d files outside the label folders, e.g. %s.", path, len(loose), loose[0])
+    if special:
+        message = "%s: skipped %d links, devices or other special files, e.g. %s. To include them, store their content."
+        tf.logging.warning(message, path, len(special), special[0])
     if remarks:
         found = f"{len(remarks)} of {len(rows)} files are not UTF-8, first {remarks[0]}"
         tf.logging.warning("%s: %s. Give --encoding if texts look wrong.", path, found)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import collections
-import json
 from typing import Dict, Iterable, Optional, Sequence, Tuple
 
-from adapter_bert.common import errors
+from adapter_bert.common import errors, json_files
 from adapter_bert.tasks.custom.table import cell_text, one_line
 from adapter_bert.tasks.task import InputExample, parse_finite
 
@@ -49,7 +48,7 @@ def class_weights(
 def parse_list(text: str) -> Tuple[str, ...]:
     """Parse --labels: `Yes,No`, or the JSON form `["a, b", "c"]` for labels that contain commas."""
     try:
-        items = json.loads(text) if text.lstrip().startswith("[") else text.split(",")
+        items = json_files.parse(text, "--labels") if text.lstrip().startswith("[") else text.split(",")
         labels = tuple(cell_text(item).strip() for item in items)
     except ValueError:
         labels = ()
@@ -62,7 +61,7 @@ def parse_map(text: str, flag: str = "--label_map") -> Dict[str, str]:
     """Parse `Y=Yes,N=No`, or the JSON form `{"a, b": "c"}` for labels that contain commas or equals signs."""
     try:
         if text.lstrip().startswith("{"):
-            entries = json.loads(text).items()
+            entries = json_files.parse(text, flag).items()
         else:
             entries = [(key, value) for key, _, value in (entry.partition("=") for entry in text.split(","))]
         pairs = [(key.strip(), cell_text(value).strip()) for key, value in entries]
@@ -79,6 +78,15 @@ def check_unique(labels: Iterable[str], flag: str) -> None:
     for label, count in collections.Counter(labels).items():
         if count > 1:
             raise errors.UserError(f"{flag} contains '{label}' twice.")
+
+
+def check_unicode(label: str, place: str) -> None:
+    """Raise a `UserError` if a label contains a lone surrogate, which cannot be written to a file."""
+    try:
+        label.encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = f"{ascii(label[error.start])} in {ascii(label)[:60]}"
+        raise errors.UserError(f"{place}: a label is not Unicode text: found {found}. Correct the label.") from None
 
 
 def shorten(label: str) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from adapter_bert.common import errors
+from adapter_bert.common import errors, json_files
 
 TEXT_COLUMN = "text"
 LABEL_COLUMN = "label"
 
 # Numbers of distinct values in columns that may contain labels.
 _LABEL_COUNTS = range(2, 51)
+# Columns that are searched and listed for suggestions in messages.
+_SUGGESTED_COLUMNS = 100
 # The cell of a key that a JSON object does not have.
 MISSING = object()
 
@@ -49,6 +50,7 @@ class Table:
     rows: List[TableRow]
     layout: str  # how the file was read, for messages
     kind: str  # source of the column names: `header`, `numbers` (no header), `keys` (JSON) or `files`
+    num_dropped: int = 0  # JSON keys without a column, because they are not needed and there are many
 
     def labelled_rows(self, columns: Mapping[str, str]) -> List[LabelledRow]:
         """Return texts and stripped labels, given the columns by flag; raise a `UserError` if some are missing."""
@@ -76,21 +78,23 @@ class Table:
                 f"{self.path} ({self.layout}): {flag} is ambiguous: {len(indices)} columns are named '{name}', "
                 f"numbers {numbers}. Rename one, or give its number and --header=true."
             )
-        if not indices and self.kind == "header" and name.isdecimal() and 1 <= int(name) <= len(self.columns):
-            indices = [int(name) - 1]
+        if not indices and self.kind == "header" and name.isdecimal() and len(name) <= 9:
+            indices = [int(name) - 1] if 1 <= int(name) <= len(self.columns) else []
         if not indices:
             hint = {
                 "numbers": " If the first line contains column names, give --header=true.",
                 "header": " If the file has no header, give column numbers, counted from 1.",
+                "keys": f" {self.num_dropped} other keys are not listed." if self.num_dropped else "",
             }.get(self.kind, "")
             unknown = errors.unknown(flag, name, [each or "(no name)" for each in self.columns])
             raise errors.UserError(f"{self.path} ({self.layout}): {unknown}{hint}")
         # Rows without the cell raise an error when they are read.
         if all(len(row.cells) > indices[0] for row in self.rows) and not self._nonblank(indices[0]):
-            filled = [each for index, each in enumerate(self.columns) if self._nonblank(index)]
+            searched = self.columns[:_SUGGESTED_COLUMNS]
+            filled = [each for index, each in enumerate(searched) if self._nonblank(index)]
             raise errors.UserError(
                 f"{self.path}: the column '{column}' ({flag}) is empty in all {len(self.rows)} rows; "
-                f"columns with content: {', '.join(filled) or 'none'}."
+                f"columns with content: {errors.first_names(filled, _SUGGESTED_COLUMNS)}."
             )
         return indices[0]
 
@@ -98,7 +102,7 @@ class Table:
         """Return columns that are not in use and have few distinct values, most of them repeated."""
         used_indices = [self.find(column) for column in used]
         found = []
-        for index, name in enumerate(self.columns):
+        for index, name in enumerate(self.columns[:_SUGGESTED_COLUMNS]):
             values = self._nonblank(index)
             distinct = len({value.strip() for value in values})
             if index not in used_indices and distinct in _LABEL_COUNTS and 2 * distinct <= len(values):
@@ -117,8 +121,9 @@ class Table:
 
     def _describe_missing(self, row: TableRow, column: str) -> str:
         if self.kind == "keys":
-            keys = ", ".join(name for name, cell in zip(self.columns, row.cells) if cell is not MISSING) or "none"
-            return f"no key '{column}'; found the keys: {keys}. Write null for a missing value."
+            keys = [name for name, cell in zip(self.columns, row.cells) if cell is not MISSING]
+            found = errors.first_names(keys + ["…"] * bool(self.num_dropped), _SUGGESTED_COLUMNS)
+            return f"no key '{column}'; found the keys: {found}. Write null for a missing value."
         hint = ""
         if "tab" in self.layout and any(str(cell).startswith('"') for cell in row.cells):
             hint = " If quotes enclose cells with line breaks in this file, give --quoting=true."
@@ -137,7 +142,7 @@ class Table:
 def cell_text(value: object) -> str:
     """Return the text of a JSON scalar; raise a ValueError for a list or an object."""
     if isinstance(value, (list, dict)):
-        raise ValueError(f"expected a string, a number, true, false or null, found {json.dumps(value)[:60]}.")
+        raise ValueError(f"expected a string, a number, true, false or null, found {json_files.describe(value)}.")
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)

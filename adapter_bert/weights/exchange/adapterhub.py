@@ -21,7 +21,7 @@ import numpy as np
 from adapter_bert.common import errors, files
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
-from adapter_bert.weights.exchange import ImportedTask, tensors
+from adapter_bert.weights.exchange import ImportedTask, outputs, tensors
 from adapter_bert.weights.exchange import adapterhub_configs as configs
 from adapter_bert.weights.exchange.tensors import TensorRow
 from adapter_layers import AdapterConfig
@@ -29,6 +29,7 @@ from adapter_layers import AdapterConfig
 LAYER_NORMS, README = "layer_norms.safetensors", "README.md"
 # By group of variables, see `parameters.group_of`.
 _WEIGHTS = {"adapters": "adapter.safetensors", "head": "model_head.safetensors", "LayerNorm": LAYER_NORMS}
+_CONFIGS = {"adapters": configs.CONFIG, "head": configs.HEAD_CONFIG, "LayerNorm": configs.CONFIG}
 FILES = (configs.CONFIG, configs.HEAD_CONFIG, README, *_WEIGHTS.values())
 
 # Task names that cannot be adapter names, because PyTorch modules have attributes with these names.
@@ -81,7 +82,7 @@ answer. This code truncates a text that is longer than a sequence; to search all
 def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = False) -> None:
     """Write a pack, which was trained on this base, as a folder of `FILES` for AdapterHub's `load_adapter`."""
     config = pack.config
-    tensors.check_output(folder, FILES, overwrite, allow_others=False)
+    output = outputs.OutputFolder(folder, FILES, overwrite, base.folder)
     adapter = _check_exportable(config)
     packs.check(pack, "The pack to export")
     packs.check_base(pack, config.task, base.digests, base.folder)
@@ -89,7 +90,7 @@ def export(pack: packs.Pack, base: bases.Base, folder: str, overwrite: bool = Fa
     name = adapter_name(config.task)
     described = configs.describe_adapter(config, adapter, name)
     described.update(base_fingerprint=config.base, layer_norms=LAYER_NORMS)  # for `read`; AdapterHub ignores them
-    with tensors.replaced_folder(folder) as staging:
+    with output.replaced() as staging:
         files.write_json(os.path.join(staging, configs.CONFIG), described)
         files.write_json(os.path.join(staging, configs.HEAD_CONFIG), configs.describe_head(config, name))
         files.write_text(os.path.join(staging, README), _readme(config, adapter.size))
@@ -154,7 +155,10 @@ def read(folder: str, base: bases.Base, task: ImportedTask) -> packs.Pack:
         raise errors.UserError(f"There is no folder {folder}; expected one written by AdapterHub's save_adapter.")
     path = os.path.join(folder, configs.CONFIG)
     described = configs.load(path)
-    adapter, head = configs.read_adapter(path, described, base.config), configs.read_head(folder)
+    adapter = configs.read_adapter(path, described, base.config)
+    head = configs.read_head(folder)
+    shapes = {name: tensor.shape for name, tensor in _list_tensors(folder, "head").items()}
+    head.check_shape(base.config.hidden_size, shapes, os.path.join(folder, _WEIGHTS["head"]))
     has_norms = os.path.isfile(os.path.join(folder, LAYER_NORMS)) or bool(described.get("layer_norms"))
     config = task.pack_config(
         base,
@@ -178,12 +182,18 @@ def read(folder: str, base: bases.Base, task: ImportedTask) -> packs.Pack:
     return pack
 
 
-def _read_tensors(folder: str, group: str, rows: Sequence[TensorRow]) -> Dict[str, np.ndarray]:
-    """Return the values by Google's names, if the file of this group contains exactly these tensors."""
-    name, config = _WEIGHTS[group], configs.HEAD_CONFIG if group == "head" else configs.CONFIG
+def _list_tensors(folder: str, group: str) -> Dict[str, tensors.StoredTensor]:
+    """Return the tensors in the file of a group; a missing file raises a `UserError`."""
+    name = _WEIGHTS[group]
     path = os.path.join(folder, name)
     if not os.path.isfile(path):
         pickle = "pytorch_" + name.replace(".safetensors", ".bin")
         advice = "save it again in AdapterHub with model.save_adapter(folder, name, use_safetensors=True)"
-        raise tensors.missing_weights(folder, f"{name}, which {config} requires,", [pickle], advice)
-    return tensors.load(rows, tensors.list_stored([path]), path, config)[0]
+        raise tensors.missing_weights(folder, f"{name}, which {_CONFIGS[group]} requires,", [pickle], advice)
+    return tensors.list_stored([path])
+
+
+def _read_tensors(folder: str, group: str, rows: Sequence[TensorRow]) -> Dict[str, np.ndarray]:
+    """Return the values by Google's names, if the file of this group contains exactly these tensors."""
+    where = os.path.join(folder, _WEIGHTS[group])
+    return tensors.load(rows, _list_tensors(folder, group), where, _CONFIGS[group])[0]

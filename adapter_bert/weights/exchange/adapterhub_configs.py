@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import modeling
-from adapter_bert.common import errors, files
-from adapter_bert.model import heads
+from adapter_bert.common import errors, json_files
+from adapter_bert.model import heads, parameters
+from adapter_bert.model.adapter_config import MAX_SIZE
 from adapter_bert.weights import packs
 from adapter_bert.weights.exchange import huggingface
 from adapter_bert.weights.exchange.huggingface import check_values, unsupported
@@ -63,7 +64,22 @@ class ForeignHead(NamedTuple):
 
     kind: str  # one of `heads.TYPES`
     layer: str  # name of its linear layer in AdapterHub
-    labels: Sequence[str] = ()  # in the order of the units; empty for regression and spans
+    units: int  # of that layer, if its weights match
+    label_ids: Mapping[str, Any]  # label -> index of its unit; empty if the labels have no names
+
+    def check_shape(self, hidden_size: int, found: parameters.Shapes, where: str) -> None:
+        """Check that the weights in the file `where` have this number of units; until then, it can be any number."""
+        mismatch = parameters.describe_mismatch({f"{self.layer}.weight": (self.units, hidden_size)}, found)
+        if mismatch:
+            raise errors.UserError(f"{where} does not match num_labels = {self.units} in {HEAD_CONFIG}: {mismatch}")
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The classes in the order of the units; empty for regression and spans."""
+        if self.kind != "classification":
+            return ()
+        named = sorted(self.label_ids, key=lambda label: int(self.label_ids[label]))
+        return named or [f"LABEL_{number}" for number in range(self.units)]
 
 
 def head_layer(name: object) -> str:
@@ -121,10 +137,11 @@ def _describe(config: packs.PackConfig, name: str, values: Mapping[str, Any]) ->
 
 def load(path: str) -> Dict[str, Any]:
     """Read one of the two files; raise a `UserError` if it was not written by `adapters`."""
-    content = files.read_json_object(path, "Save the adapter again.")
+    content = json_files.read_object(path, "Save the adapter again.")
     if not str(content.get("version")).startswith("adapters."):
         advice = "Older versions use other names of activations: load and save it with AdapterHub's adapters"
         raise unsupported(path, "version", content.get("version"), f"'adapters.…'. {advice}")
+    json_files.check_types(content, {"config": Optional[Mapping[str, Any]], "name": Optional[str]}, path)
     return content
 
 
@@ -132,7 +149,7 @@ def read_adapter(path: str, described: Mapping[str, Any], bert: modeling.BertCon
     """Translate the `adapter_config.json` at `path`; raise a `UserError` if it is not an adapter for this base."""
     check_values(path, described, {"model_type": ["bert"], "hidden_size": [bert.hidden_size]}, ": this is the base")
     values = described.get("config")
-    if not isinstance(values, dict) or "name" not in described:
+    if values is None or described.get("name") is None:
         raise errors.UserError(f"{path} does not describe an adapter: its name or its config is missing.")
     fixed = {key: options for key, options in _FIXED.items() if key in values}
     check_values(path, values, fixed, ": only AdapterHub's DoubleSeqBnConfig is supported")
@@ -141,6 +158,7 @@ def read_adapter(path: str, described: Mapping[str, Any], bert: modeling.BertCon
         raise errors.UserError(
             f"{path} has unknown keys, which may describe another network: {errors.first_names(unknown)}."
         )
+    json_files.check_types(values, {"leave_out": Optional[Sequence[int]]}, path)
     layers = tuple(n for n in range(bert.num_hidden_layers) if n not in (values.get("leave_out") or []))
     placement = _PLACEMENTS.get((bool(values.get("mh_adapter")), bool(values.get("output_adapter"))))
     if placement is None or not layers:
@@ -160,7 +178,8 @@ def _read_size(path: str, factors: Any, layers: Sequence[int], hidden_size: int)
     """Return the adapter size for one reduction factor, or for one per layer."""
     by_layer: Dict[str, Any] = factors if isinstance(factors, dict) else {"default": factors}
     chosen: List[Any] = [by_layer.get(str(layer), by_layer.get("default")) for layer in layers]
-    if not all(type(factor) in (int, float) and 0 < factor < float("inf") for factor in chosen):
+    smallest = hidden_size / MAX_SIZE
+    if not all(type(factor) in (int, float) and smallest <= factor < float("inf") for factor in chosen):
         raise unsupported(path, "reduction_factor", factors, "a positive number for every layer")
     sizes = sorted({max(int(hidden_size // factor), 1) for factor in chosen})
     if len(sizes) > 1:
@@ -188,12 +207,11 @@ def read_head(folder: str) -> ForeignHead:
     fixed = {key: [value] for key, value in _HEADS[head_type].items()}
     check_values(path, {"bias": True, **values}, fixed, f": only the heads of {_SUPPORTED} are supported")
     if head_type == "question_answering":
-        return ForeignHead("span", layer)
+        return ForeignHead("span", layer, 2, {})
     units: Any = values.get("num_labels")
     errors.check_int(f"num_labels in {path}", units)
-    ids = values.get("label2id") or {f"LABEL_{number}": number for number in range(units)}
-    if sorted(map(str, ids.values())) != sorted(map(str, range(units))):
+    json_files.check_types(values, {"label2id": Optional[Mapping[str, Any]]}, path)
+    ids = values.get("label2id") or {}
+    if ids and (len(ids) != units or sorted(map(str, ids.values())) != sorted(map(str, range(units)))):
         raise unsupported(path, "label2id", ids, f"the numbers 0 to {units - 1}")
-    if units == 1:
-        return ForeignHead("regression", layer)
-    return ForeignHead("classification", layer, sorted(ids, key=lambda label: int(ids[label])))
+    return ForeignHead("regression" if units == 1 else "classification", layer, units, ids)

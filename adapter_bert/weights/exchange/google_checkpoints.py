@@ -7,24 +7,24 @@ shapes show which adapters it has and whether its head is for SQuAD. The caller 
 from __future__ import annotations
 
 import dataclasses
-import glob
+import itertools
 import os
 import re
-from typing import Mapping, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from adapter_bert import tasks
-from adapter_bert.common import errors
+from adapter_bert.common import errors, files
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
-from adapter_bert.weights.exchange import ImportedTask, tensors
+from adapter_bert.weights.exchange import ImportedTask, outputs
 from adapter_layers import AdapterConfig
 
 # Standard deviation of initial weights in Google's released code; 1e-2 in the paper.
 GOOGLE_INIT_SCALE = 1e-3
 
-_ADAPTER = re.compile(r"^bert/encoder/layer_(?P<layer>\d+)/(?P<attention>attention/)?output/adapters/weights1$")
+_ADAPTER = re.compile(r"^bert/encoder/layer_(?P<layer>\d{1,4})/(?P<attention>attention/)?output/adapters/weights1$")
 _SLOT = re.compile(r"/adam_[mv]$")
 # Heads of run_classifier.py and run_squad.py.
 _HEAD, _SPAN_HEAD = "output_weights", "cls/squad/output_weights"
@@ -47,6 +47,9 @@ def read(prefix: str, base: bases.Base, task: ImportedTask, activation: str = "g
             f"'{task.name}' is not a known task ({', '.join(tasks.names())}), and a checkpoint does not contain its "
             "labels: give --labels=a,b in the order of the head's units, or --labels= for regression."
         )
+    mismatch = parameters.describe_mismatch({head: [*shapes[head][:1], base.config.hidden_size]}, shapes)
+    if mismatch:
+        raise errors.UserError(f"The checkpoint {prefix} does not match the given architecture: {mismatch}")
     units = 0 if head == _SPAN_HEAD or (shapes[head][0] == 1 and not task.labels) else shapes[head][0]
     labels = task.choose_labels(f"head {head} in {prefix}", [f"LABEL_{number}" for number in range(units)])
     config = task.pack_config(
@@ -88,7 +91,7 @@ def _find_adapters(shapes: parameters.Shapes, num_layers: int, activation: str) 
     layers = sorted({int(match.group("layer")) for match in found})
     places = {"attention" if match.group("attention") else "feedforward" for match in found}
     return AdapterConfig(
-        size=shapes[found[0].string][-1],
+        size=shapes[found[0].string][-1] if shapes[found[0].string] else 0,
         activation=activation,
         init_scale=GOOGLE_INIT_SCALE,
         layers=None if layers == list(range(num_layers)) else tuple(layers),
@@ -116,10 +119,70 @@ def _check_variables(prefix: str, shapes: parameters.Shapes, config: packs.PackC
 
 def export(pack: packs.Pack, base: Mapping[str, np.ndarray], prefix: str, overwrite: bool = False) -> int:
     """Write the weights of base and pack as one checkpoint, with `global_step`; return the number of variables."""
-    folder, name = os.path.split(prefix)
-    folder, patterns = folder or ".", [glob.escape(name) + ending for ending in (".index", ".data-*")]
-    tensors.check_output(folder, patterns, overwrite)
+    older = _check_output(prefix, overwrite)
     values = dict(base, **pack.tensors, global_step=np.array(pack.config.step, np.int64))
-    with tensors.replaced_files(folder, patterns, f"{name}.index") as staging:
-        checkpoints.write(values, os.path.join(staging, name))
+    folder, names = checkpoints.folder_of(prefix), [os.path.basename(path) for path in older]
+    try:
+        output = outputs.OutputFolder(folder, names, overwrite)
+    except errors.UserError:  # there are other files, or it is the working directory
+        _write_among_others(values, prefix, older)
+    else:
+        with output.replaced() as staging:
+            checkpoints.write(values, os.path.join(staging, os.path.basename(prefix)))
     return len(values)
+
+
+def _write_among_others(values: Mapping[str, np.ndarray], prefix: str, older: Sequence[str]) -> None:
+    """Write a checkpoint to a folder with other files, instead of its `older` files.
+
+    It has another number of data files than the older one, so that their names differ. Whenever the process is killed,
+    the index, which is renamed in one step, belongs to complete data.
+    """
+    num_shards = next(n for n in itertools.count(1) if not any(path.endswith(f"-of-{n:05d}") for path in older))
+    with files.user_errors(f"Cannot write {prefix}"), files.staging_folder(prefix) as staging:
+        written = os.path.join(staging, os.path.basename(prefix))
+        checkpoints.write(values, written, num_shards)
+        _move(checkpoints.files_of(written), checkpoints.folder_of(prefix))
+        for path in older:
+            if not path.endswith(".index"):
+                os.remove(path)
+
+
+def _move(paths: Sequence[str], folder: str) -> None:
+    """Move a checkpoint, whose index comes first in `paths`, to a folder. Only an older index may be there."""
+    index, *data = [(path, os.path.join(folder, os.path.basename(path))) for path in paths]
+    moved = []
+    try:
+        for temporary, final in data:
+            files.rename_noreplace(temporary, final)
+            moved.append(final)
+        files.rename(*index)
+    except OSError as error:
+        for path in moved:
+            os.remove(path)
+        if isinstance(error, FileExistsError):
+            raise errors.UserError(f"Another process has just written {error.filename2 or error.filename}.") from None
+        raise
+
+
+def _check_output(prefix: str, overwrite: bool) -> List[str]:
+    """Return the files of the checkpoint that an export replaces; raise a `UserError` if it may not be replaced."""
+    if "://" in prefix:
+        raise errors.UserError(f"{prefix} is not local: write to a local folder, then copy the files.")
+    outputs.check_file(prefix)
+    folder = os.path.realpath(checkpoints.folder_of(prefix))
+    for place in (folder, os.path.dirname(folder)):
+        files.remove_leftovers(place)  # of an export that was killed when the checkpoint was complete
+    older = checkpoints.files_of(prefix)
+    if older and not overwrite:
+        raise errors.UserError(f"{older[0]} already exists; choose another --output, or add --overwrite.")
+    with outputs.replaces_only("exported checkpoints"):
+        for path in older:
+            if path.endswith(".meta") or not os.path.isfile(path):
+                raise errors.UserError(f"{path} was not exported.")
+        if older and older[0].endswith(".index"):
+            shapes = checkpoints.read_shapes(prefix)
+            _find_head(prefix, shapes)
+            if any(map(_SLOT.search, shapes)) or not {"bert/embeddings/word_embeddings", "global_step"} <= set(shapes):
+                raise errors.UserError(f"The checkpoint {prefix} was written by a training.")
+    return older

@@ -10,17 +10,17 @@ import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
+from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints
 from adapter_bert.weights.bases import CHECKPOINT_NAME, CONFIG_NAME, SIZES, VOCAB_NAME
-from adapter_bert.weights.exchange import tensors
+from adapter_bert.weights.exchange import outputs, tensors
 
 HF_CONFIG, HF_WEIGHTS, HF_TOKENIZER = "config.json", "model.safetensors", "tokenizer_config.json"
 HF_FAST_TOKENIZER = "tokenizer.json"
-GOOGLE_FILES = (CONFIG_NAME, VOCAB_NAME, f"{CHECKPOINT_NAME}*")
+GOOGLE_FILES = (CONFIG_NAME, VOCAB_NAME, f"{CHECKPOINT_NAME}.index", f"{CHECKPOINT_NAME}.data-00000-of-00001")
 HF_FILES = (HF_CONFIG, HF_WEIGHTS, HF_TOKENIZER, VOCAB_NAME)
 
 # Theirs -> ours. Hugging Face's "gelu" is the exact one, Google's "gelu" the tanh approximation. If two of their names
@@ -54,7 +54,7 @@ class Conversion(NamedTuple):
 
 def unsupported(path: str, key: str, found: Any, expected: str) -> errors.UserError:
     """Return an error about a value in a JSON file."""
-    return errors.UserError(f"{path} has {key} = {json.dumps(found)}; expected {expected}.")
+    return errors.UserError(f"{path} has {key} = {json_files.describe(found)}; expected {expected}.")
 
 
 def check_values(path: str, values: Mapping[str, Any], allowed: Mapping[str, Sequence[Any]], reason: str = "") -> None:
@@ -96,26 +96,26 @@ def hf_config(config: modeling.BertConfig, path: str) -> Dict[str, Any]:
 def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion:
     """Convert a local folder with `config.json`, safetensors weights and `vocab.txt` or `tokenizer.json`.
 
-    The files appear in `output_dir`, which may contain others, once all are complete.
+    The folder `output_dir` appears, or replaces an earlier conversion, once it is complete.
     """
     if not os.path.isdir(hf_dir):
         raise errors.UserError(f"There is no folder {hf_dir}; expected a downloaded Hugging Face model.")
-    tensors.check_output(output_dir, GOOGLE_FILES, overwrite)
+    output = outputs.OutputFolder(output_dir, GOOGLE_FILES, overwrite, hf_dir)
     config_path = os.path.join(hf_dir, HF_CONFIG)
-    config = google_config(files.read_json_object(config_path, _ADVICE), config_path)
+    config = google_config(json_files.read_object(config_path, _ADVICE), config_path)
     sources, vocabulary = _weight_files(hf_dir), _read_vocabulary(hf_dir)
     if len(vocabulary) != config.vocab_size:
         raise errors.UserError(
             f"The vocabulary in {hf_dir} has {len(vocabulary)} entries, but vocab_size in its {HF_CONFIG} is "
             f"{config.vocab_size}."
         )
-    rows, stored = tensors.make_rows(bases.bert_shapes(config)), tensors.list_stored(sources)
+    rows, stored = tensors.make_rows(parameters.bert_shapes(config)), tensors.list_stored(sources)
     # Weights of masked language models have no pooler, whose two tensors are the last rows.
     has_pooler = any(name.startswith("pooler.") for name in stored)
     values, skipped = tensors.load(rows if has_pooler else rows[:-2], stored, hf_dir, HF_CONFIG, _may_skip)
     if not has_pooler:
         values.update(_draw_pooler(rows[-2:], config.initializer_range))
-    with tensors.replaced_files(output_dir, GOOGLE_FILES, f"{CHECKPOINT_NAME}.index") as staging:
+    with output.replaced() as staging:
         files.write_json(os.path.join(staging, CONFIG_NAME), config.to_dict())
         files.write_text(os.path.join(staging, VOCAB_NAME), "\n".join(vocabulary) + "\n")
         checkpoints.write(values, os.path.join(staging, CHECKPOINT_NAME))
@@ -131,7 +131,9 @@ def _weight_files(hf_dir: str) -> List[str]:
     if not os.path.isfile(index):
         expected, pickles = f"{HF_WEIGHTS} or {os.path.basename(index)}", ("*.bin", "*.pt", "*.pth")
         raise tensors.missing_weights(hf_dir, expected, pickles, "save the model with safe_serialization=True first")
-    shards = sorted(set(files.read_json_object(index, _ADVICE).get("weight_map", {}).values()))
+    content = json_files.read_object(index, _ADVICE)
+    json_files.check_types(content, {"weight_map": Mapping[str, str]}, index)
+    shards = sorted(set(content["weight_map"].values()))
     missing = sorted(set(shards) - set(os.listdir(hf_dir)))
     if missing or not shards:
         raise errors.UserError(
@@ -149,16 +151,15 @@ def _read_vocabulary(hf_dir: str) -> List[str]:
     path = os.path.join(hf_dir, HF_FAST_TOKENIZER)
     if not os.path.isfile(path):
         raise errors.UserError(f"There is no {VOCAB_NAME} or {HF_FAST_TOKENIZER} in {hf_dir}.")
-    tokenizer = files.read_json_object(path, _ADVICE)
-    try:
-        model = tokenizer["model"]
-        ids = {**model["vocab"], **{token["content"]: token["id"] for token in tokenizer["added_tokens"]}}
-        tokens = sorted(ids, key=ids.__getitem__)
-        kind = (model["type"], model["continuing_subword_prefix"])
-    except (KeyError, TypeError) as error:
-        raise errors.UserError(f"{path} does not contain a WordPiece vocabulary: {error!r}.") from None
-    if kind != ("WordPiece", "##"):
-        raise errors.UserError(f"{path} contains {kind[0]} with '{kind[1]}'; expected WordPiece with '##'.")
+    tokenizer = json_files.read_object(path, _ADVICE)
+    json_files.check_types(tokenizer, {"model": Mapping[str, Any], "added_tokens": Sequence[Mapping[str, Any]]}, path)
+    model, added = tokenizer["model"], tokenizer["added_tokens"]
+    json_files.check_types(model, {"vocab": Mapping[str, int]}, f"{path}: model")
+    for token in added:
+        json_files.check_types(token, {"content": str, "id": int}, f"{path}: added_tokens")
+    check_values(path, model, {"type": ["WordPiece"], "continuing_subword_prefix": ["##"]})
+    ids = {**model["vocab"], **{token["content"]: token["id"] for token in added}}
+    tokens = sorted(ids, key=ids.__getitem__)
     if [ids[token] for token in tokens] != list(range(len(tokens))) or "\n" in "".join(tokens):
         raise errors.UserError(
             f"The {len(tokens)} WordPieces in {path} cannot be written to a {VOCAB_NAME}: ids are missing or repeated, "
@@ -169,8 +170,7 @@ def _read_vocabulary(hf_dir: str) -> List[str]:
 
 def _read_lines(path: str) -> List[str]:
     r"""Read a `vocab.txt` as our tokenizer does: only `\n` ends a line."""
-    with tf.gfile.GFile(path, "rb") as reader:
-        content = reader.read()
+    content = files.read_bytes(path, f"Cannot read {path}")
     try:
         lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -202,7 +202,7 @@ def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: b
             f"{base.folder} uses SentencePiece ({os.path.basename(base.tokenizer_file)}); expected a {VOCAB_NAME}: "
             "Hugging Face's BERT supports only WordPiece."
         )
-    tensors.check_output(hf_dir, HF_FILES, overwrite, allow_others=False)
+    output = outputs.OutputFolder(hf_dir, HF_FILES, overwrite, base.folder)
     config = base.config
     described = hf_config(config, base.config_file)
     vocabulary = _read_lines(base.tokenizer_file)
@@ -225,7 +225,7 @@ def export_base(base: bases.Base, hf_dir: str, do_lower_case: bool, overwrite: b
         "do_lower_case": do_lower_case,
         "model_max_length": config.max_position_embeddings,
     }
-    with tensors.replaced_folder(hf_dir) as staging:
+    with output.replaced() as staging:
         files.write_json(os.path.join(staging, HF_CONFIG), described)
         files.write_json(os.path.join(staging, HF_TOKENIZER), tokenizer)
         files.write_text(os.path.join(staging, VOCAB_NAME), "\n".join(vocabulary) + "\n")

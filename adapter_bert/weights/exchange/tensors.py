@@ -5,17 +5,15 @@ Only safetensors files are read: a pickle can run code.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
-import json
 import os
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 from adapter_bert.model import parameters
 
 # Last part of Google's name -> Hugging Face's. Embedding tables only get the ending `.weight`.
@@ -65,7 +63,7 @@ class TensorRow(NamedTuple):
 
 
 def make_rows(shapes: Mapping[str, Tuple[int, ...]], adapter: str = "", head: str = "") -> List[TensorRow]:
-    """Return a row for each variable, e.g. of `bases.bert_shapes` or `PackConfig.trained_shapes`.
+    """Return a row for each variable, e.g. of `parameters.bert_shapes` or `PackConfig.trained_shapes`.
 
     `adapter` is the name of the adapters in AdapterHub, `head` that of the head's linear layer in the other library.
     """
@@ -102,6 +100,7 @@ def list_stored(paths: Sequence[str]) -> Dict[str, StoredTensor]:
     """List the tensors in safetensors files by `canonical_name`, without reading them."""
     stored: Dict[str, StoredTensor] = {}
     for path in paths:
+        files.check_regular_file(path)
         try:
             with safetensors.safe_open(path, framework="np"):  # checks the header and the size
                 pass
@@ -112,7 +111,7 @@ def list_stored(paths: Sequence[str]) -> Dict[str, StoredTensor]:
             ) from None
         with open(path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size).decode("utf-8"))
+            header = json_files.parse(file.read(size), path)
         header.pop("__metadata__", None)
         for name, entry in sorted(header.items()):
             begin = 8 + size + entry["data_offsets"][0]
@@ -187,52 +186,3 @@ def matching(folder: str, patterns: Sequence[str]) -> List[str]:
     """Return the names in a folder that match one of the patterns; nothing if there is no folder."""
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
-
-
-def check_output(folder: str, patterns: Sequence[str], overwrite: bool, allow_others: bool = True) -> None:
-    """Raise a `UserError` unless files that match the patterns can be written to a folder, which need not exist.
-
-    `overwrite` says whether they may exist, `allow_others` whether other files may: a library might load those too.
-    """
-    if "://" in folder:
-        raise errors.UserError(f"{folder} is not a local folder: write to a local one, then copy it.")
-    existing = matching(folder, patterns)
-    others = sorted(set(matching(folder, ["*"])) - set(existing))
-    if others and not allow_others:
-        raise errors.UserError(f"{folder} contains other files: {errors.first_names(others)}; choose another folder.")
-    if existing and not overwrite:
-        raise errors.UserError(
-            f"{folder} already contains {errors.first_names(existing)}; choose another folder, or add --overwrite."
-        )
-
-
-@contextlib.contextmanager
-def replaced_folder(folder: str) -> Iterator[str]:
-    """Yield an empty folder, which takes the place of `folder` if the block succeeds, see `files.replace_folder`."""
-    folder = os.path.realpath(folder)
-    with files.user_errors(f"Cannot write to {folder}"), files.staging_folder(folder) as staging:
-        yield staging
-        files.replace_folder(staging, folder)
-
-
-@contextlib.contextmanager
-def replaced_files(folder: str, patterns: Sequence[str], key: str) -> Iterator[str]:
-    """Yield an empty folder; if the block succeeds, its files replace those in `folder` that match the patterns.
-
-    For folders that may contain other files. Nothing can be loaded without the file `key`. It is removed first and
-    written last, so a killed process never leaves a loadable mixture of old and new files.
-    """
-    folder = os.path.realpath(folder)
-    is_new = not os.path.isdir(folder)
-    try:
-        staging_name = os.path.join(folder, ".exchange")
-        with files.user_errors(f"Cannot write to {folder}"), files.staging_folder(staging_name) as staging:
-            yield staging
-            for name in sorted(matching(folder, patterns), key=lambda name: name != key):
-                os.remove(os.path.join(folder, name))
-            for name in sorted(os.listdir(staging), key=lambda name: name == key):
-                os.replace(os.path.join(staging, name), os.path.join(folder, name))
-    finally:
-        if is_new:
-            with contextlib.suppress(OSError):  # fails if writing succeeded: the folder is not empty
-                os.rmdir(folder)

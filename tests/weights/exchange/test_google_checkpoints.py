@@ -125,3 +125,9 @@ def test_the_variables_of_a_squad_head_are_recognized(written, take, adapter):
 def test_a_checkpoint_that_does_not_match_is_rejected(written, take, kind, asked, facts):
     prefix = written(**dict({"adapter_fn": GOOGLE_ADAPTER}, **kind))
     assert_mentions(message_of(take, prefix, **asked), *facts)
+
+
+@pytest.mark.parametrize("shape", [[], [2], [10**6, 0], [2, 15], [2, 16, 1]], ids=str)
+def test_a_head_of_another_shape_is_rejected_before_labels_are_made(take, tmp_path, shape):
+    prefix = write_bert(str(tmp_path / "bert"), tiny_config(), extra=lambda: tf.get_variable("output_weights", shape))
+    assert_mentions(message_of(take, prefix), prefix, f"output_weights is {shape}")

@@ -191,7 +191,10 @@ def test_the_vocabulary_of_tokenizer_json_is_sorted_by_id(tmp_path, out):
         (tokenizer_json(type="BPE"), "BPE"),
         (tokenizer_json(vocab={"a": 0, "b": 2}), "ids"),
         (tokenizer_json(vocab={token + "\n": i for i, token in enumerate(VOCABULARY[:7])}), "line break"),
-        ({"model": None}, "WordPiece"),
+        ({"model": None}, "model is null"),
+        ({**tokenizer_json(), "added_tokens": {}}, "added_tokens is {}"),
+        ({**tokenizer_json(), "added_tokens": [{"content": "a", "id": "5"}]}, 'id is "5"'),
+        (tokenizer_json(vocab={"a": 0.5}), '"a" is 0.5'),
         ([], "JSON object"),
     ],
 )
@@ -231,11 +234,26 @@ def test_an_activation_with_two_names_is_translated():
         ({"is_decoder": True}, ["is_decoder = true", "false"]),
         ({"hidden_size": "4"}, ["hidden_size", "'4'"]),
         ({"num_hidden_layers": None}, ["num_hidden_layers", "None"]),
+        ({"num_hidden_layers": 10**9}, ["num_hidden_layers", "at most 64"]),
+        ({"num_hidden_layers": 64}, [f"{62 * 16} missing"]),
+        ({"intermediate_size": 2**24}, ["of another shape", 2**24]),
+        ({"initializer_range": 10**400}, ["401 digits"]),
+        ({"hidden_act": ["gelu"]}, ["hidden_act", "['gelu']"]),
+        ({"architectures": json.loads("[" * 65 + "]" * 65)}, ["nested"]),
         ({"vocab_size": 9}, ["8 entries", "vocab_size", "9"]),
     ],
 )
-def test_an_unsupported_configuration_is_rejected(tmp_path, out, change, facts):
+def test_an_unsupported_configuration_is_rejected(tmp_path, out, deadline, change, facts):
     rejection(write_folder(tmp_path / "hf", config=dict(HF_CONFIG, **change)), out, "config.json", *facts)
+
+
+@pytest.mark.parametrize("value", [None, [], 3, {"a": 3}, {"a": ["b"]}, {"a": "fifo.safetensors"}], ids=str)
+def test_an_index_of_shards_with_other_values_or_a_fifo_is_rejected(tmp_path, out, deadline, value):
+    folder = write_folder(tmp_path / "hf")
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(str(folder / "fifo.safetensors"))
+    write_file(folder, "model.safetensors.index.json", json.dumps({"weight_map": value}))
+    rejection(folder, out, folder, "FIFO" if "fifo" in str(value) else "weight_map")
 
 
 @pytest.mark.parametrize(
@@ -279,18 +297,17 @@ def test_tensors_that_do_not_match_are_rejected(tmp_path, out, name, value, fact
     rejection(write_folder(tmp_path / "hf", tensors), out, name, *facts)
 
 
-def test_results_are_replaced_only_on_request_and_other_files_never(tmp_path, out):
+def test_results_are_replaced_only_on_request(tmp_path, out):
     folder = write_folder(tmp_path / "hf")
     huggingface.convert(str(folder), str(out))
-    (out / "notes.txt").write_text("mine", encoding="utf-8")
-    (out / "bert_model.ckpt.meta").write_text("of the old checkpoint", encoding="utf-8")
     rejection(folder, out, out, "bert_config.json", "--overwrite")
     doubled = {name: 2 * value for name, value in weights().items()}
     save_file(doubled, str(folder / "model.safetensors"))
     huggingface.convert(str(folder), str(out), overwrite=True)
-    assert sorted(os.listdir(str(out))) == sorted([*RESULTS, "notes.txt"])
+    assert sorted(os.listdir(str(out))) == RESULTS
     assert_is_conversion_of(out, doubled)
-    rejection(folder, folder / "config.json", folder / "config.json")
+    write_file(tmp_path, "file", "mine")
+    rejection(folder, tmp_path / "file", tmp_path / "file")
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), OSError(28, "No space left on device")])
@@ -310,21 +327,6 @@ def test_a_failed_conversion_leaves_earlier_results(tmp_path, out, monkeypatch, 
             huggingface.convert(str(folder), str(target), overwrite=True)
     assert contents(out) == before
     assert not (tmp_path / "fresh").exists()
-
-
-@pytest.mark.parametrize("num_moved", range(len(RESULTS)))
-def test_a_conversion_that_is_stopped_halfway_leaves_nothing_that_can_be_loaded(tmp_path, out, monkeypatch, num_moved):
-    folder = str(write_folder(tmp_path / "hf"))
-    huggingface.convert(folder, str(out))
-
-    def stop(*paths) -> None:
-        raise KeyboardInterrupt
-
-    moves = iter([os.replace] * num_moved + [stop])
-    monkeypatch.setattr(os, "replace", lambda *paths: next(moves)(*paths))
-    with pytest.raises(KeyboardInterrupt):
-        huggingface.convert(folder, str(out), overwrite=True)
-    assert_mentions(message_of(bases.Base.find, str(out)), "bert_model.ckpt")
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_erf", "relu", "tanh"])
