@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib.util
 import os
 import re
@@ -43,6 +44,8 @@ def configure_tensorflow() -> None:
         os.environ.pop("TF_USE_LEGACY_KERAS", None)
     if "tensorflow" not in sys.modules and sys.excepthook is sys.__excepthook__:  # in a program, not in a notebook
         sys.excepthook = _report_failed_start
+        # Imports and graphs create a million objects that stay alive; searching them for garbage takes seconds.
+        gc.set_threshold(200_000, 20, 100)
         if sys.version_info >= (3, 8):
             threading.excepthook = _report_in_main_thread(threading.excepthook)
     # Silence messages about missing GPU libraries.

@@ -28,16 +28,20 @@ def tensorflow_version() -> Tuple[int, int]:
 
 def versions() -> Dict[str, str]:
     """Return the versions of Python and of the libraries that results depend on."""
-    import scipy  # imported here: takes seconds, and prediction does not need it
-    import sklearn
+    libraries = {"scipy": _installed_version("scipy"), "scikit-learn": _installed_version("scikit-learn")}
+    found = {"python": platform.python_version(), "tensorflow": tf.version.VERSION, "numpy": np.__version__}
+    return {**found, **libraries}
 
-    return {
-        "python": platform.python_version(),
-        "tensorflow": tf.version.VERSION,
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-        "scikit-learn": sklearn.__version__,
-    }
+
+def _installed_version(package: str) -> str:
+    """Return the version of an installed package without importing it, which would take seconds."""
+    if sys.version_info >= (3, 8):
+        from importlib import metadata
+
+        return metadata.version(package)
+    import pkg_resources  # part of setuptools
+
+    return pkg_resources.get_distribution(package).version
 
 
 class _EmptyModule(types.ModuleType):

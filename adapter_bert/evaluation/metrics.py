@@ -1,9 +1,13 @@
-"""Metrics over a whole data set, computed by scikit-learn and SciPy. For each of them, higher is better."""
+"""Metrics over a whole data set. For each of them, higher is better.
+
+Class metrics follow from the confusion matrix. scikit-learn has them too, but importing it takes seconds, as long as
+everything else between the last training step and the end of a run. Tests compare both.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, Sequence, Tuple
+from typing import Callable, Dict, Sequence, Tuple
 
 import numpy as np
 
@@ -22,41 +26,58 @@ def _is_uninformative(values: np.ndarray, tolerance: float = 0.0) -> bool:
     return not np.isfinite(values).all() or bool(np.ptp(values) <= tolerance * np.abs(values).max())
 
 
-# SciPy and scikit-learn are imported where they are used: importing them takes a second or two.
+def confusion_matrix(labels: np.ndarray, classes: np.ndarray, num_classes: int = 0) -> np.ndarray:
+    """Count examples by true and predicted class: int [classes, classes], at least `num_classes` of them."""
+    size = max(num_classes, labels.max() + 1, classes.max() + 1)
+    return np.bincount(labels * size + classes, minlength=size * size).reshape(size, size)
+
+
+def f1_per_class(matrix: np.ndarray) -> np.ndarray:
+    """Return the F1 of each class of a confusion matrix; 0 for a class that neither occurs nor is predicted."""
+    occurrences = matrix.sum(axis=0) + matrix.sum(axis=1)
+    return 2 * matrix.diagonal() / np.maximum(occurrences, 1)
+
+
+def _accuracy(matrix: np.ndarray) -> float:
+    return matrix.trace() / matrix.sum()
+
+
+def _matthews(matrix: np.ndarray) -> float:
+    """Return Matthews' correlation for any number of classes; 0 if labels or predictions are constant."""
+    predicted, actual, total = matrix.sum(axis=0), matrix.sum(axis=1), matrix.sum()
+    covariance = matrix.trace() * total - actual @ predicted
+    variances = float(total**2 - predicted @ predicted) * float(total**2 - actual @ actual)
+    return covariance / np.sqrt(variances) if variances else 0.0
+
+
+def _f1(matrix: np.ndarray) -> float:
+    """Return the F1 of class 1, as GLUE does."""
+    return f1_per_class(matrix)[1]
+
+
+def _macro_f1(matrix: np.ndarray) -> float:
+    """Return the mean F1 of the classes that occur or are predicted."""
+    return f1_per_class(matrix)[matrix.any(axis=0) | matrix.any(axis=1)].mean()
+
+
+def _of_classes(function: Callable[[np.ndarray], float]) -> Metric:
+    return lambda labels, classes: function(confusion_matrix(labels, classes, num_classes=2))
 
 
 def _scipy(correlation: str, labels: np.ndarray, numbers: np.ndarray) -> float:
     """Return a SciPy correlation, or 0 if it is undefined: such predictions carry no information."""
-    from scipy import stats
+    from scipy import stats  # imported here: takes seconds
 
     if _is_uninformative(numbers, RELATIVE_TOLERANCE) or _is_uninformative(labels):
         return 0.0
     return getattr(stats, correlation)(labels.astype(np.float64), numbers.astype(np.float64))[0]
 
 
-def _sklearn(metric: str, labels: np.ndarray, classes: np.ndarray, **options: Any) -> float:
-    from sklearn import metrics
-
-    return getattr(metrics, metric)(labels, classes, **options)
-
-
-def _matthews(labels: np.ndarray, classes: np.ndarray) -> float:
-    """Return Matthews' correlation without scikit-learn's warning if it is undefined."""
-    if _is_uninformative(labels) or _is_uninformative(classes):
-        return 0.0
-    return _sklearn("matthews_corrcoef", labels, classes)
-
-
-def _f1(labels: np.ndarray, classes: np.ndarray) -> float:
-    """Return the F1 of class 1, as GLUE does."""
-    return _sklearn("f1_score", labels == 1, classes == 1, zero_division=0)
-
-
 CLASS_METRICS: Dict[str, Metric] = {
-    "accuracy": functools.partial(_sklearn, "accuracy_score"),
-    "matthews": _matthews,
-    "f1": _f1,
-    "macro_f1": functools.partial(_sklearn, "f1_score", average="macro", zero_division=0),
+    "accuracy": _of_classes(_accuracy),
+    "matthews": _of_classes(_matthews),
+    "f1": _of_classes(_f1),
+    "macro_f1": _of_classes(_macro_f1),
 }
 NUMBER_METRICS: Dict[str, Metric] = {
     "pearson": functools.partial(_scipy, "pearsonr"),

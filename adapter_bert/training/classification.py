@@ -115,7 +115,7 @@ def make_features(settings: ClassifierSettings, base: Base, data: TaskData) -> D
         if split != "train" or settings.do_train:
             pad_to = 1 if split == "train" else settings.device.padded_batch_size(sizes[split])
             paths = store.example_files(split, examples, data.task.labels, settings.max_seq_length, pad_to)
-            features[split] = SplitFeatures(split, paths, sizes[split])
+            features[split] = SplitFeatures(split, tuple(paths), sizes[split])
     return features
 
 

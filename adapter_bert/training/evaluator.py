@@ -53,6 +53,8 @@ class Evaluator:
         saved = best_pack.saved()
         history.forget_after(best_pack.folder.latest_step(), keep=saved.step if saved else None)
         self._best = history.at(saved.step) if saved else None
+        # Predictions of the best weights, if this process has evaluated them.
+        self.best_rows: Optional[Sequence[Row]] = None
 
     def is_due(self, step: int) -> bool:
         """Return whether to evaluate at this step."""
@@ -78,7 +80,7 @@ class Evaluator:
         self._history.add(step, scores)
         self._history.write()  # last: a killed run repeats what is not recorded
         if is_best:
-            self._best = self._history.at(step)
+            self._best, self.best_rows = self._history.at(step), rows
         tf.logging.info("Dev set at step %d: %s%s", step, scores, "  (best so far)" if is_best else "")
         if self.should_stop and self._best:
             primary = next(iter(scores.metrics))

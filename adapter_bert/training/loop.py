@@ -73,6 +73,8 @@ class TrainingLoop:
             self.history.write()
             self._trainer.best_pack.save_last()
         self._trainer.trained_weights = self._trainer.find_weights(loading.USE_TRAINED)
+        if self._evaluator and self._evaluator.best_rows is not None:
+            self._trainer.known_predictions[self._evaluator.dev.features] = self._evaluator.best_rows
 
     def run_in_pieces(self) -> None:
         """Alternate between training and evaluation: a TPU graph cannot contain a second model."""

@@ -97,10 +97,10 @@ def make_features(settings: SquadSettings, base: Base, data: SquadData) -> Dict[
         for name, batch_size in (("predict", settings.predict_batch_size), ("eval", settings.eval_batch_size)):
             pad_to = settings.device.padded_batch_size(batch_size)
             paths = store.span_files("dev", data.dev, settings.lengths, pad_to)
-            features[name] = SplitFeatures("dev", paths, batch_size)
+            features[name] = SplitFeatures("dev", tuple(paths), batch_size)
     if data.train:
         paths = store.span_files("train", data.train, settings.lengths)
-        features["train"] = SplitFeatures("train", paths, settings.train_batch_size)
+        features["train"] = SplitFeatures("train", tuple(paths), settings.train_batch_size)
         if not num_records(paths):
             raise errors.UserError(f"{settings.train_file}: no paragraph has a token to train on.")
     return features

@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import uuid
-from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -21,7 +21,7 @@ from adapter_bert.weights import loading
 from adapter_bert.weights.loading import WeightRequest, Weights
 from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
 
-Predictions = Iterator[Tuple[str, List[Row]]]
+Predictions = Iterator[Tuple[str, Sequence[Row]]]
 LabelTypes = Mapping[str, tf.DType]
 
 
@@ -29,7 +29,7 @@ class SplitFeatures(NamedTuple):
     """The features of a split: its name, its TFRecord files and the batch size."""
 
     name: str
-    record_files: Sequence[str]
+    record_files: Tuple[str, ...]
     batch_size: int
 
     @property
@@ -67,6 +67,8 @@ class Trainer:
     initial_weights: Optional[Weights]  # to start training from, or to predict with; None for random ones
     best_pack: BestPack  # saves the best weights of a training run
     trained_weights: Optional[Weights] = None  # the weights that training has selected, once it has finished
+    # Splits that were already predicted with these weights, during training.
+    known_predictions: Dict[SplitFeatures, Sequence[Row]] = dataclasses.field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
@@ -93,8 +95,14 @@ class Trainer:
         Successive splits with the same batch size share a graph, because creating it and loading the weights takes
         seconds. `weights` are used instead of `self.weights` if they are given.
         """
-        for batch_size, group in itertools.groupby(splits, key=lambda split: split.batch_size):
-            yield from self._predict(list(group), batch_size, weights or self.weights)
+        known = self.known_predictions if weights is None else {}
+        for (is_known, batch_size), group in itertools.groupby(
+            splits, key=lambda split: (split in known, split.batch_size)
+        ):
+            if is_known:
+                yield from ((split.name, known[split]) for split in group)
+            else:
+                yield from self._predict(list(group), batch_size, weights or self.weights)
 
     def _predict(self, splits: Sequence[SplitFeatures], batch_size: int, weights: Weights) -> Predictions:
         settings, label_types = self.settings, self.spec.head.label_types
