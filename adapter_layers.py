@@ -8,7 +8,8 @@ with new adapters starts close to the original network (Houlsby et al., 2019, se
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+import dataclasses
+from typing import Any, Callable, Hashable, Optional, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -94,3 +95,11 @@ def get_adapter(adapter_fn: AdapterFn) -> Callable[..., tf.Tensor]:
         return feedforward_adapter(tensor, chosen.size, chosen.init_scale, chosen.activation)
 
     return adapt
+
+
+def describe(adapter_fn: AdapterFn, layer: int) -> Hashable:
+    """Return a key that is equal for layers with the same adapters."""
+    if not isinstance(adapter_fn, AdapterConfig):
+        return adapter_fn
+    placed = tuple(adapter_fn.covers(layer, sublayer) for sublayer in ("attention", "feedforward"))
+    return dataclasses.replace(adapter_fn, layers=None), placed

@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 
 import adapter_layers
 from adapter_bert.common import checkpoint_index, errors, json_files
-from adapter_bert.model import fused_ops
+from adapter_bert.model import fused_ops, shared_layers
 from adapter_bert.model.adapter_config import MAX_SIZE
 from adapter_bert.model.dropout import dropout, dropout_seed, next_pass
 from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (published names)
@@ -108,6 +108,7 @@ class BertModel:
         scope: Optional[str] = None,
         adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
         gradient_checkpointing: bool = False,
+        share_layers: bool = False,
     ) -> None:
         """Build the graph.
 
@@ -122,6 +123,7 @@ class BertModel:
           adapter_fn: see `adapter_layers.get_adapter`. None builds plain BERT.
           gradient_checkpointing: recompute the activations of each layer in the backward pass: less memory, steps take
             about 1.5 times as long.
+          share_layers: build the graph faster, see `shared_layers`.
         """
         config.check("BertModel")
         if isinstance(adapter_fn, adapter_layers.AdapterConfig):
@@ -142,7 +144,12 @@ class BertModel:
                 self.embedding_output = embedding_postprocessor(words, token_type_ids, config)
             with tf.variable_scope("encoder"):
                 self.all_encoder_layers, first_token = transformer_model(
-                    self.embedding_output, attention_bias(input_mask), config, adapter_fn, gradient_checkpointing
+                    self.embedding_output,
+                    attention_bias(input_mask),
+                    config,
+                    adapter_fn,
+                    gradient_checkpointing,
+                    share_layers,
                 )
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
@@ -278,6 +285,7 @@ def transformer_model(
     config: BertConfig,
     adapter_fn: adapter_layers.AdapterFn,
     gradient_checkpointing: bool = False,
+    share_layers: bool = False,
 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
     """Build the stack of encoder layers on embeddings [B, S, D]; see `BertModel` for the other arguments.
 
@@ -289,12 +297,19 @@ def transformer_model(
     adapt = adapter_layers.get_adapter(adapter_fn)
 
     def build(states: tf.Tensor, layer: int, first_only: bool = False) -> tf.Tensor:
-        def apply(states: tf.Tensor) -> tf.Tensor:
-            queries = tf.reshape(states, shape)[:, 0, :] if first_only else states
-            return encoder_layer(queries, states, bias, shape[0], config, functools.partial(adapt, layer=layer))
+        def apply(states: tf.Tensor, bias: tf.Tensor = bias) -> tf.Tensor:
+            batch_size = bias.shape.as_list()[0] or tf.shape(bias)[0]
+            queries = tf.reshape(states, [batch_size, -1, config.hidden_size])[:, 0, :] if first_only else states
+            return encoder_layer(queries, states, bias, batch_size, config, functools.partial(adapt, layer=layer))
 
         with tf.variable_scope(f"layer_{layer}", reuse=True if first_only else None):
-            return fused_ops.recomputed(apply, states) if gradient_checkpointing else apply(states)
+            if gradient_checkpointing:
+                return fused_ops.recomputed(apply, states)
+            # Layers of static shapes may be compiled instead.
+            if not share_layers or embeddings.shape.is_fully_defined():
+                return apply(states)
+            key = (first_only, adapter_layers.describe(adapter_fn, layer), repr(sorted(config.to_dict().items())))
+            return shared_layers.build(key, apply, [states, bias], dropout_seed)
 
     # Keep two axes throughout: reshapes are free on a CPU but not on a TPU.
     states = [tf.reshape(embeddings, [-1, config.hidden_size])]

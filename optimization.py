@@ -122,14 +122,27 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         name: Optional[str] = None,
     ) -> tf.Operation:
         """Update every variable with a gradient. Do not increment `global_step`, as in the original."""
+        # Constants shared by all updates: creating them for each variable would take as long as the updates.
+        rates = (self.beta_1, 1.0 - self.beta_1, self.beta_2, 1.0 - self.beta_2, self.epsilon, self.weight_decay_rate)
+        constants = [tf.constant(value, tf.float32) for value in rates]
         updates = []
         for grad, variable in grads_and_vars:
             if grad is None or variable is None:
                 continue
-            updates.extend(self._update(tf.convert_to_tensor(grad), variable))
+            updates.extend(self._update(tf.convert_to_tensor(grad), variable, *constants))
         return tf.group(*updates, name=name)
 
-    def _update(self, grad: tf.Tensor, variable: tf.Variable) -> List[tf.Operation]:
+    def _update(
+        self,
+        grad: tf.Tensor,
+        variable: tf.Variable,
+        beta_1: tf.Tensor,
+        rest_1: tf.Tensor,
+        beta_2: tf.Tensor,
+        rest_2: tf.Tensor,
+        epsilon: tf.Tensor,
+        decay: tf.Tensor,
+    ) -> List[tf.Operation]:
         name = variable_name(variable)
         m, v = (
             tf.get_variable(
@@ -141,13 +154,15 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
             )
             for slot in ("adam_m", "adam_v")
         )
-        next_m = self.beta_1 * m + (1.0 - self.beta_1) * grad
-        next_v = self.beta_2 * v + (1.0 - self.beta_2) * tf.square(grad)
-        update = next_m / (tf.sqrt(next_v) + self.epsilon)
+        value = tf.convert_to_tensor(variable)
+        next_m = beta_1 * m + rest_1 * grad
+        next_v = beta_2 * v + rest_2 * tf.square(grad)
+        update = next_m / (tf.sqrt(next_v) + epsilon)
         # Add the decay to the update, not to the loss, to keep it out of Adam's moments.
         if self._do_use_weight_decay(name):
-            update += self.weight_decay_rate * variable
-        return [variable.assign(variable - self.learning_rate * update), m.assign(next_m), v.assign(next_v)]
+            update += decay * value
+        new_values = ((variable, value - self.learning_rate * update), (m, next_m), (v, next_v))
+        return [target.assign(new_value, read_value=False) for target, new_value in new_values]
 
     def _do_use_weight_decay(self, name: str) -> bool:
         if not self.weight_decay_rate:

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     settings_lib.check_command_line(
         ClassifierSettings, flags.FLAGS, required=["task_name", "bert_config_file", "output_dir"]
     )
-    system.configure_tensorflow()
+    system.configure_tensorflow(verbose=settings_lib.verbosity(flags.FLAGS) > 0)
 
 import tensorflow.compat.v1 as tf
 
@@ -94,6 +94,7 @@ def model_fn_builder(
 def run_task(settings: ClassifierSettings) -> Optional[EvalResults]:
     """Validate settings and run the requested train, eval and predict phases; return the results of the dev split."""
     settings.validate()
+    logs.show_progress(all_lines=not settings.device.supports_hooks)
     return classification.run(settings)
 
 
@@ -101,7 +102,7 @@ def run_task(settings: ClassifierSettings) -> Optional[EvalResults]:
 def main(argv: Sequence[str]) -> None:
     """Create settings from the flags, which `check_command_line` has validated, and run the task."""
     settings = settings_lib.from_flags(ClassifierSettings, FLAGS)
-    logs.show_progress(all_lines=not settings.device.supports_hooks)
+    logs.show_progress(settings_lib.verbosity(FLAGS), all_lines=not settings.device.supports_hooks)
     classification.run(settings)
 
 

@@ -22,7 +22,7 @@ if __name__ == "__main__":
     # Check the flags before importing TensorFlow, which takes seconds.
     settings_lib.define_flags(SquadSettings)
     settings_lib.check_command_line(SquadSettings, flags.FLAGS, required=["bert_config_file", "output_dir"])
-    system.configure_tensorflow()
+    system.configure_tensorflow(verbose=settings_lib.verbosity(flags.FLAGS) > 0)
 
 import tensorflow.compat.v1 as tf
 
@@ -61,6 +61,7 @@ model_fn_builder = functools.partial(notebook_model_fn, SpanHead())
 def run_task(settings: SquadSettings) -> Optional[EvalResults]:
     """Validate settings and run the requested train, eval and predict phases; return the results of the dev file."""
     settings.validate()
+    logs.show_progress(all_lines=not settings.device.supports_hooks)
     return span_extraction.run(settings)
 
 
@@ -68,7 +69,7 @@ def run_task(settings: SquadSettings) -> Optional[EvalResults]:
 def main(argv: Sequence[str]) -> None:
     """Create settings from the flags, which `check_command_line` has validated, and run the task."""
     settings = settings_lib.from_flags(SquadSettings, FLAGS)
-    logs.show_progress(all_lines=not settings.device.supports_hooks)
+    logs.show_progress(settings_lib.verbosity(FLAGS), all_lines=not settings.device.supports_hooks)
     span_extraction.run(settings)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Iterable, Iterator, TypeVar
 
@@ -20,12 +21,23 @@ def format_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def in_notebook() -> bool:
+    """Return whether this code runs in a notebook, which shows bars although it is not a terminal."""
+    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config
+
+
 def with_progress(items: Iterable[Item], total: int, action: str, unit: str) -> Iterator[Item]:
-    """Yield the items; log lines such as `features 500/2000  50.0 examples/s  0:30 left`."""
-    started = logged = time.perf_counter()
+    """Yield the items; log lines such as `features 500/2000  50.0 examples/s  0:30 left`.
+
+    The clock starts with the first item, because building a graph for it may take long.
+    """
+    started = logged = 0.0
     for done, item in enumerate(items):
         now = time.perf_counter()
-        if done and now - logged >= LOG_SECONDS:
+        if not done:
+            started = logged = now
+        elif now - logged >= LOG_SECONDS:
             logged = now
             speed = done / (now - started)
             left = format_seconds(max(total - done, 0) / speed)

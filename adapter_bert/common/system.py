@@ -14,7 +14,7 @@ import threading
 from types import TracebackType
 from typing import Any, Callable, Optional, Type
 
-from adapter_bert.common import streams
+from adapter_bert.common import native_output, streams
 
 # Parameters of mallopt, from glibc's malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
@@ -33,8 +33,11 @@ def keep_freed_memory() -> None:
             mallopt(parameter, value)
 
 
-def configure_tensorflow() -> None:
-    """Set TensorFlow's environment variables. Call this before TensorFlow is imported; values already set are kept."""
+def configure_tensorflow(verbose: bool = False) -> None:
+    """Set TensorFlow's environment variables. Call this before TensorFlow is imported; values already set are kept.
+
+    Unless `verbose`, a program hides the messages of TensorFlow's C++ code.
+    """
     streams.open_descriptors()
     if sys.flags.optimize > 1:
         program = os.path.basename(sys.argv[0])
@@ -46,10 +49,12 @@ def configure_tensorflow() -> None:
         sys.excepthook = _report_failed_start
         # Imports and graphs create a million objects that stay alive; searching them for garbage takes seconds.
         gc.set_threshold(200_000, 20, 100)
+        if not verbose and "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
+            native_output.hide_at_import()
         if sys.version_info >= (3, 8):
             threading.excepthook = _report_in_main_thread(threading.excepthook)
     # Silence messages about missing GPU libraries.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "3")
     # oneDNN's matrix products are 10% faster on small batches; TensorFlow disables them without AVX-512.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # A session with its own number of threads, e.g. a predictor's, must not limit the other sessions of the process.

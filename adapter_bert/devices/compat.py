@@ -6,7 +6,10 @@ if the private modules that TensorFlow removed are replaced by empty ones. TPUs 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
+import os
 import platform
 import sys
 import types
@@ -15,7 +18,7 @@ from typing import Any, Callable, Dict, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors
+from adapter_bert.common import errors, native_output
 
 LAST_WITH_ESTIMATOR = (2, 15)
 
@@ -92,10 +95,14 @@ def import_estimator(name: str) -> Any:
         ) from error
 
 
+@functools.lru_cache(maxsize=None)
 def has_gpu() -> bool:
     """Return whether TensorFlow finds a GPU."""
     config = tf.config if hasattr(tf.config, "list_physical_devices") else tf.config.experimental  # 1.15
-    return bool(config.list_physical_devices("GPU"))
+    # Without a driver, the first call prints a message of the CUDA libraries.
+    quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "3"
+    with native_output.hidden() if quiet else contextlib.ExitStack():
+        return bool(config.list_physical_devices("GPU"))
 
 
 def random_int32(shape: Any, seed: Any) -> tf.Tensor:

@@ -59,10 +59,15 @@ class EvalResults:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if name != "details" or value}
 
-    def as_text(self) -> str:
-        """Return the lines of `eval_results.txt`: `key = value`, sorted, including the original's keys."""
+    def as_text(self, digits: Optional[int] = None) -> str:
+        """Return the lines of `eval_results.txt`: `key = value`, sorted, including the original's keys.
+
+        Numbers are rounded to this many decimal digits, e.g. to show them on a screen.
+        """
         values: Dict[str, Any] = {f"eval_{name}": value for name, value in {**self.details, **self.metrics}.items()}
         # The original writes `loss` as well as `eval_loss`.
         values.update(eval_loss=self.loss, loss=self.loss, global_step=self.step)
         values.update({f"majority_{name}": value for name, value in self.majority.items()})
+        if digits is not None:
+            values = {key: round(value, digits) if isinstance(value, float) else value for key, value in values.items()}
         return "".join(f"{key} = {values[key]}\n" for key in sorted(values))

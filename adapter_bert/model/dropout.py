@@ -39,14 +39,16 @@ def dropout_stream(number: Union[int, tf.Tensor]) -> ContextManager[None]:
     return fused_ops.pushed(_streams, _streams[-1] * 2**16 + number)
 
 
-def dropout_seed() -> tf.Tensor:
-    """Return the seed, int32 [2], of the dropout in this variable scope; a scope has at most one dropout.
+def dropout_seed(scope: Optional[str] = None) -> tf.Tensor:
+    """Return the seed, int32 [2], of the dropout in a variable scope, by default the current one.
+
+    A scope has at most one dropout.
 
     If the graph has a seed and a global step, the seed depends on both, on the scope's name, on the `BertModel` of that
     scope and on the `dropout_stream`, so that an interrupted run continues with the same dropout masks. The masks
     change only with the step, and the cores of a TPU share them. Otherwise each session run draws a new seed.
     """
-    scope = tf.get_variable_scope().name
+    scope = tf.get_variable_scope().name if scope is None else scope
 
     def draw() -> tf.Tensor:
         seed, step = tf.get_default_graph().seed, tf.train.get_global_step()

@@ -33,7 +33,7 @@ WHOLE_GRAPH = "whole graph"
 # Stack of the values set by `compiling`. Only one thread builds graphs at a time.
 _compiling: List[Union[bool, str, None]] = [None]
 # Stack of the random tensors of recomputed functions, by name.
-_drawn_before: List[Dict[str, tf.Tensor]] = []
+drawn_before: List[Dict[str, tf.Tensor]] = []
 
 
 @contextlib.contextmanager
@@ -120,11 +120,11 @@ def with_gradient(y: tf.Tensor, inputs: Sequence[tf.Tensor], grad: Callable[[tf.
 
 def drawn_once(name: str, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
     """Return `draw()`; when a function is recomputed, return the tensor first drawn under this name."""
-    if not _drawn_before:
+    if not drawn_before:
         return draw()
-    if name not in _drawn_before[-1]:
-        _drawn_before[-1][name] = draw()
-    return _drawn_before[-1][name]
+    if name not in drawn_before[-1]:
+        drawn_before[-1][name] = draw()
+    return drawn_before[-1][name]
 
 
 def recomputed(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
@@ -136,7 +136,7 @@ def recomputed(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.T
     drawn: Dict[str, tf.Tensor] = {}
 
     def build(x: tf.Tensor, reuse: Optional[bool]) -> tf.Tensor:
-        with pushed(_drawn_before, drawn), tf.variable_scope(scope, reuse=reuse, custom_getter=get_once):
+        with pushed(drawn_before, drawn), tf.variable_scope(scope, reuse=reuse, custom_getter=get_once):
             return function(x)
 
     def get_once(getter: Callable, name: str, *args: Any, **kwargs: Any) -> tf.Tensor:

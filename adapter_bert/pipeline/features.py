@@ -121,11 +121,11 @@ class Encoder:
             return
         features = self.encode(example)
         tokens = self.tokenizer.convert_ids_to_tokens(features["input_ids"])
-        tf.logging.info("*** Example ***")
-        tf.logging.info("guid: %s", example.guid)
-        tf.logging.info("tokens: %s", " ".join(tokenization.printable_text(token) for token in tokens))
-        tf.logging.info("input_ids: %s", " ".join(map(str, features["input_ids"])))
-        tf.logging.info("label: %s (id = %s)", example.label, features["label_ids"][0])
+        tf.logging.debug("*** Example ***")
+        tf.logging.debug("guid: %s", example.guid)
+        tf.logging.debug("tokens: %s", " ".join(tokenization.printable_text(token) for token in tokens))
+        tf.logging.debug("input_ids: %s", " ".join(map(str, features["input_ids"])))
+        tf.logging.debug("label: %s (id = %s)", example.label, features["label_ids"][0])
 
     def _token_ids_by_tokens(self, text: str) -> List[int]:
         return list(self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(text)))

@@ -150,6 +150,11 @@ def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) ->
     return settings_class(**{field.name: values[field.name].value for field in dataclasses.fields(settings_class)})
 
 
+def verbosity(values: flags.FlagValues) -> int:
+    """Return absl's `--verbosity`; 0, which shows progress, unless it is given."""
+    return values["verbosity"].value if values["verbosity"].present else 0
+
+
 def reject_positional_args(argv: Sequence[str]) -> None:
     """Raise `errors.UserError` for arguments that are not flags."""
     # absl reads `--do_train true` as a flag and an argument `true`; the original scripts ignore the latter.

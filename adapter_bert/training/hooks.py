@@ -42,8 +42,8 @@ class _StepHook(tf.train.SessionRunHook):
 class ProgressHook(_StepHook):
     """Shows step, mean loss since the last line, learning rate, examples per second and the time left.
 
-    Shows a bar on a terminal and lines in a log. Time between steps, e.g. in later hooks, is not counted. Stops
-    training on request.
+    Shows a bar on a terminal or in a notebook, and lines in a log. Time between steps, e.g. in later hooks, is not
+    counted, nor is the first step, which optimizes the graph. Stops training on request.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class ProgressHook(_StepHook):
         self._stop = stop
         self._bar: Optional[tqdm] = None
         self._open = contextlib.ExitStack()
-        self._losses: List[float] = []  # since the last line
-        self._seconds = 0.0
+        # Since the last line; the first step has no time.
+        self._losses: List[float] = []
+        self._seconds, self._timed_steps = 0.0, 0
         self._steps, self._widths = 0, 0  # in this process
 
-    def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Open the bar."""
-        super().after_create_session(session, coord)
-        if sys.stderr.isatty():
-            self._open.enter_context(logging_redirect_tqdm([logging.getLogger("tensorflow")]))
-            # tqdm draws nothing if the terminal does not report its size.
-            columns, rows = shutil.get_terminal_size()
-            bar = tqdm(total=self._total_steps, initial=self.step, ncols=columns, nrows=rows, bar_format=BAR)
-            self._bar = self._open.enter_context(bar)
+    def _open_bar(self) -> None:
+        if tf.logging.get_verbosity() > tf.logging.INFO or not (sys.stderr.isatty() or progress.in_notebook()):
+            return
+        self._open.enter_context(logging_redirect_tqdm([logging.getLogger("tensorflow")]))
+        # tqdm draws nothing if the terminal does not report its size.
+        columns, rows = shutil.get_terminal_size()
+        bar = tqdm(total=self._total_steps, initial=self.step, ncols=columns, nrows=rows, bar_format=BAR)
+        self._bar = self._open.enter_context(bar)
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         """Fetch the values to show."""
@@ -83,10 +83,14 @@ class ProgressHook(_StepHook):
         self._losses.append(loss)
         self._steps += 1
         self._widths += int(width)
-        self._seconds += seconds
         self._history.add_step(seconds, self._batch_size)
-        if self._bar is not None:
-            self._bar.update()
+        if self._steps == 1:
+            self._open_bar()
+        else:
+            self._seconds += seconds
+            self._timed_steps += 1
+            if self._bar is not None:
+                self._bar.update()
         if self._stop.is_set:
             run_context.request_stop()
         is_last = self.step == self._total_steps or self._stop.is_set
@@ -94,10 +98,10 @@ class ProgressHook(_StepHook):
             self._show(rate)
 
     def _show(self, rate: float) -> None:
-        seconds_per_step = self._seconds / len(self._losses)
+        seconds_per_step = self._seconds / max(self._timed_steps, 1)
         loss = sum(self._losses) / len(self._losses)
         speed = self._batch_size / seconds_per_step if seconds_per_step else 0.0
-        self._losses, self._seconds = [], 0.0
+        self._losses, self._seconds, self._timed_steps = [], 0.0, 0
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.4f}, lr {rate:.2e}, {speed:.1f} examples/s")
             return

@@ -107,6 +107,7 @@ class ModelFn:
             scope="bert",
             adapter_fn=self.spec.adapter,
             gradient_checkpointing=is_training and self.plan.gradient_checkpointing,
+            share_layers=self.device.splits_batches,
         )
         return self.spec.head.build(model, features, is_training)
 

@@ -162,7 +162,7 @@ def report(
 
 def _log(results: EvalResults, trained: bool) -> None:
     tf.logging.info("***** Eval results *****")
-    for line in results.as_text().splitlines():
+    for line in results.as_text(digits=4).splitlines():
         tf.logging.info("  %s", line)
     if results.collapsed:
         advice = "Check that these weights belong to this task."

@@ -12,7 +12,8 @@ from adapter_bert.common import logs
 TENSORFLOW = "/usr/lib/python3/site-packages/tensorflow_estimator/python/estimator/estimator.py"
 LINES = [
     ("/home/me/adapter_bert/training/trainer.py", logging.INFO, "step 1", True),
-    (TENSORFLOW, logging.INFO, "Saving checkpoints for 10 into model.ckpt.", True),
+    (TENSORFLOW, logging.INFO, "Restoring parameters from model.ckpt-10", True),
+    (TENSORFLOW, logging.INFO, "Saving checkpoints for 10 into model.ckpt.", False),
     (TENSORFLOW, logging.INFO, "Graph was finalized.", False),
     (TENSORFLOW, logging.WARNING, "is deprecated", False),
     (TENSORFLOW, logging.ERROR, "Out of range", True),
@@ -23,10 +24,12 @@ LINES = [
 def logger():
     """TensorFlow's logger, in the state that tests expect afterwards."""
     found = logging.getLogger("tensorflow")
-    earlier = found.propagate, list(found.filters), found.level
+    earlier = found.propagate, list(found.filters), found.level, [handler.formatter for handler in found.handlers]
     yield found
     found.propagate, found.filters[:] = earlier[:2]
     found.setLevel(earlier[2])
+    for handler, formatter in zip(found.handlers, earlier[3]):
+        handler.setFormatter(formatter)
 
 
 @pytest.mark.parametrize("path, level, text, expected", LINES)
@@ -38,3 +41,22 @@ def test_lines_of_tensorflow_are_filtered_and_not_repeated_by_other_handlers(log
     assert logger.propagate is False
     logs.show_progress(all_lines=True)
     assert logger.filter(record)
+
+
+@pytest.mark.parametrize(
+    "verbosity, level", [(0, logging.INFO), (1, logging.DEBUG), (-1, logging.WARNING), (9, logging.DEBUG)]
+)
+def test_verbosity_selects_the_level_and_1_shows_everything(logger, verbosity, level):
+    logs.show_progress(verbosity)
+    assert logger.level == level
+    record = logging.LogRecord("tensorflow", logging.INFO, TENSORFLOW, 1, "Graph was finalized.", (), None)
+    assert bool(logger.filter(record)) is (verbosity >= 1)
+
+
+def test_only_warnings_and_errors_have_a_prefix(logger):
+    logs.show_progress()
+    shown = [
+        logger.handlers[0].format(logging.LogRecord("tensorflow", level, "x.py", 1, "text %d", (3,), None))
+        for level in (logging.INFO, logging.WARNING, logging.ERROR)
+    ]
+    assert shown == ["text 3", "Warning: text 3", "Error: text 3"]
