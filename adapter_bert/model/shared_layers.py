@@ -57,7 +57,7 @@ class _Layer:
             assert not self.function.captured_inputs, "a layer must not use tensors other than its inputs"
         return self.function(*arguments)
 
-    def _trace(self, body: Body, num_inputs: int, num_weights: int) -> Callable:
+    def _trace(self, body: Body, num_inputs: int, num_weights: int) -> Any:
         end = num_inputs + num_weights
 
         def function(*args: tf.Tensor) -> tf.Tensor:

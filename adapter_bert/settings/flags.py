@@ -152,7 +152,8 @@ def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) ->
 
 def verbosity(values: flags.FlagValues) -> int:
     """Return absl's `--verbosity`; 0, which shows progress, unless it is given."""
-    return values["verbosity"].value if values["verbosity"].present else 0
+    flag = values["verbosity"]
+    return int(flag.value or 0) if flag.present else 0
 
 
 def reject_positional_args(argv: Sequence[str]) -> None:
