@@ -21,8 +21,16 @@ from adapter_bert.training.model_fn import Schedule
 from adapter_bert.training.trainer import Trainer
 from adapter_bert.weights import fingerprints, loading, packs
 from adapter_bert.weights.bases import Base
+from adapter_bert.weights.exchange import known_bases
 from adapter_bert.weights.loading import WeightRequest, Weights
 from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
+
+
+def load_base(settings: Settings) -> Base:
+    """Read the base of a run; download it first if `settings.bert_dir` is the name of a known base."""
+    if settings.bert_dir:
+        known_bases.provide(settings.bert_dir)
+    return Base.load(settings)
 
 
 def prepare(
