@@ -230,6 +230,9 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
     do_train: bool = setting(False, "Train the model.")
     do_eval: bool = setting(False, "Evaluate on the dev set.")
     do_predict: bool = setting(False, "Write predictions.")
+    allow_untrained_head: bool = setting(
+        False, "Evaluate or predict with a head that was never trained, for a comparison with random predictions."
+    )
 
     def validate(self) -> None:
         """Raise `errors.UserError` for invalid values or combinations."""

@@ -85,6 +85,7 @@ class ProgressHook(_StepHook):
         self._widths += int(width)
         self._seconds += seconds
         self._history.add_step(seconds, self._batch_size)
+        self._history.add_loss(self.step, self._total_steps, float(loss))
         if self._bar is not None:
             self._bar.update()
         if self._stop.is_set:

@@ -90,9 +90,12 @@ class TestRun:
         results = run(finished, do_eval=True, init_checkpoint=os.path.join(finished["output_dir"], "model.ckpt-8"))
         assert (entry["step"], entry["loss"]) == (8, results.loss) and results.step == 8
 
-    def test_a_plain_bert_in_the_output_folder_is_evaluated_with_an_untrained_head(self, given):
+    def test_an_untrained_head_is_evaluated_only_on_request(self, given):
         prefix = write_bert(given["output_dir"], tiny_config())
-        run(given, do_eval=True, init_checkpoint=prefix)
+        for phases in ({"do_eval": True}, {"do_predict": True}, {"do_eval": True, "do_predict": True}):
+            message = error_of(given, init_checkpoint=prefix, **phases)
+            assert_mentions(message, prefix, "--do_train=true", "--allow_untrained_head=true")
+        run(given, do_eval=True, init_checkpoint=prefix, allow_untrained_head=True)
         assert read_results(given["output_dir"])["global_step"] == 0
 
     def test_evaluation_and_prediction_agree_and_a_header_can_be_requested(self, finished, tmp_path):
