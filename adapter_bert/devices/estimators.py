@@ -59,8 +59,8 @@ def tpu_cluster(device: Device) -> Any:
     Raises:
       UserError: the TPU or the server at `device.master` does not answer.
     """
-    if device.master and device.master.startswith("grpc:"):
-        reachability.check_server(device.master, f"--master={device.master}")
+    if device.master:
+        _check_master(device.master, f"--master={device.master}")
     if not (device.use_tpu and device.tpu_name):
         return None
     if compat.tensorflow_version() > compat.LAST_WITH_ESTIMATOR:
@@ -74,9 +74,24 @@ def tpu_cluster(device: Device) -> Any:
         cluster, master = reachability.within(reachability.TIMEOUT, lambda: _find_cluster(device))
     except Exception as error:  # the cloud client raises all kinds of exceptions for a wrong address
         raise errors.UserError(f"Cannot find the TPU {flag}: {errors.reason(error)}.") from error
-    if master.startswith("grpc:"):  # not the TPU of this machine
-        reachability.check_server(master, flag if master == device.tpu_name else f"{master} ({flag})")
+    _check_master(master, flag if master == device.tpu_name else f"{master} ({flag})")
     return cluster
+
+
+def _check_master(master: str, flag: str) -> None:
+    """Raise a `UserError` that names `flag` unless a TensorFlow server answers at this address."""
+    if master in ("", "local"):  # this process
+        return
+    reachability.check_server(master, flag)
+    try:
+        reachability.within(reachability.TIMEOUT, lambda: _list_devices(master))
+    except (OSError, tf.errors.OpError) as error:
+        raise errors.UserError(f"The server at {flag} opens no TensorFlow session: {errors.reason(error)}.") from None
+
+
+def _list_devices(master: str) -> Any:
+    with tf.Graph().as_default(), tf.Session(master) as session:
+        return session.list_devices()
 
 
 def _find_cluster(device: Device) -> Tuple[Any, str]:

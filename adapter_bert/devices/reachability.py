@@ -9,8 +9,8 @@ from typing import Any, Callable, List
 
 from adapter_bert.common import errors
 
-# Seconds to resolve a name, connect and get an answer.
-TIMEOUT = 30.0
+# Seconds for each of: finding a TPU by its name, connecting to a server, and opening a session there.
+TIMEOUT = 15.0
 _ADDRESS = re.compile(r"grpc://(\[[^]]+\]|[^:/\[\]]+):(\d+)")
 # How an HTTP/2 client starts (RFC 9113): the preface and empty settings. A server answers with a frame of settings; the
 # fourth byte of a frame is its type.

@@ -69,7 +69,7 @@ def test_an_address_of_a_tpu_that_does_not_answer_is_an_error(monkeypatch, liste
 
 
 @pytest.mark.parametrize(
-    "address", ["grpc://", "grpc://host", "grpc://host:port", "grpc://a:1:2", "grpc://127.0.0.1:99999"]
+    "address", ["foo", "grpc://", "grpc://host", "grpc://host:port", "grpc://a:1:2", "grpc://127.0.0.1:99999"]
 )
 def test_an_address_that_is_none_is_an_error(address):
     assert_mentions(message_of(reachability.check_server, address, f"--master={address}"), f"--master={address}")
@@ -111,7 +111,7 @@ def test_a_tpu_needs_an_older_tensorflow_and_must_be_reachable(monkeypatch, vers
 def test_hooks_save_checkpoints_if_the_device_supports_hooks(tmp_path):
     configs = [
         estimators.run_config(device, str(tmp_path), 5, save_checkpoints_steps=20, save_summary_steps=30)
-        for device in (Device(num_tpu_cores=1), Device(use_tpu=True, master="x", iterations_per_loop=4))
+        for device in (Device(num_tpu_cores=1), Device(use_tpu=True, master="local", iterations_per_loop=4))
     ]
     assert [config.save_checkpoints_steps for config in configs] == [None, 20]
     assert [config.tpu_config.iterations_per_loop for config in configs] == [1000, 4]
