@@ -33,7 +33,7 @@ LEARNING_RATES: Dict[str, LearningRates] = {
     "adapter": LearningRates(1e-4, 3e-4, 3e-3),
     "full": LearningRates(5e-6, 3e-5, 2e-4),
     "top_layers": LearningRates(1e-5, 1e-4, 1e-3),
-    "layer_norm": LearningRates(1e-3, 3e-3, 1e-2),
+    "layer_norm": LearningRates(1e-3, 3e-3, 5e-3),
     "head": LearningRates(1e-3, 1e-2, 1e-1),
 }
 
