@@ -1,7 +1,7 @@
 r"""Train, evaluate and apply BERT with adapters to classification and regression, with the flags of the original.
 
     python run_classifier.py --task_name=CoLA --do_train=true --do_eval=true --data_dir=glue_data/CoLA \
-      --vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json --init_checkpoint=$BERT/bert_model.ckpt \
+      --bert_dir=uncased_L-12_H-768_A-12 \
       --learning_rate=3e-4 --num_train_epochs=5 --output_dir=runs/cola
 
 Custom data: --train_file=reviews.csv --text_column=review --label_column=stars (docs/custom_data.md).
@@ -20,9 +20,7 @@ from adapter_bert.settings.classifier import ClassifierSettings
 if __name__ == "__main__":
     # Check the flags before importing TensorFlow, which takes seconds.
     settings_lib.define_flags(ClassifierSettings)
-    settings_lib.check_command_line(
-        ClassifierSettings, flags.FLAGS, required=["task_name", "bert_config_file", "output_dir"]
-    )
+    settings_lib.check_command_line(ClassifierSettings, flags.FLAGS, required=["task_name", "output_dir"])
     system.configure_tensorflow(verbose=settings_lib.verbosity(flags.FLAGS) > 0)
 
 import tensorflow.compat.v1 as tf

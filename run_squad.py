@@ -1,7 +1,7 @@
 r"""Train, evaluate and apply BERT with adapters to SQuAD v1.1 and 2.0, with the flags of the original.
 
     python run_squad.py --do_train=true --train_file=train-v1.1.json --do_predict=true --predict_file=dev-v1.1.json \
-      --vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json --init_checkpoint=$BERT/bert_model.ckpt \
+      --bert_dir=uncased_L-12_H-768_A-12 \
       --learning_rate=3e-4 --num_train_epochs=3 --output_dir=runs/squad
 
 SQuAD 2.0: --version_2_with_negative=true. Your own questions: any file in SQuAD's format; see docs/squad.md.
@@ -21,7 +21,7 @@ from adapter_bert.settings.squad import SquadSettings
 if __name__ == "__main__":
     # Check the flags before importing TensorFlow, which takes seconds.
     settings_lib.define_flags(SquadSettings)
-    settings_lib.check_command_line(SquadSettings, flags.FLAGS, required=["bert_config_file", "output_dir"])
+    settings_lib.check_command_line(SquadSettings, flags.FLAGS, required=["output_dir"])
     system.configure_tensorflow(verbose=settings_lib.verbosity(flags.FLAGS) > 0)
 
 import tensorflow.compat.v1 as tf

@@ -33,9 +33,17 @@ from adapter_bert.common import errors, files
 from adapter_bert.common.streams import printable
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.model import parameters
+from adapter_bert.settings import base_files
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.bank import BASE, Bank, PackSummary
-from adapter_bert.weights.exchange import ImportedTask, adapterhub, google_checkpoints, huggingface, outputs
+from adapter_bert.weights.exchange import (
+    ImportedTask,
+    adapterhub,
+    google_checkpoints,
+    huggingface,
+    known_bases,
+    outputs,
+)
 from adapter_bert.weights.run_folder import RunFolder
 
 FORMATS = ("pack", "adapterhub", "checkpoint")
@@ -47,16 +55,17 @@ ALIGNMENT = ("left", "left", "left", "right", "right", "left", "right", "left")
 def create(args: argparse.Namespace) -> None:
     """Create a bank in a new folder, with a copy of a base."""
     folder = Bank.check_absent(args.bank, args.base)
-    is_hugging_face = os.path.isfile(os.path.join(args.base, huggingface.HF_CONFIG))
-    if os.path.isfile(os.path.join(args.base, bases.CONFIG_NAME)) or not is_hugging_face:
-        bank = Bank.create(folder, bases.Base.find(args.base))
+    base = known_bases.provide(args.base)
+    is_hugging_face = os.path.isfile(os.path.join(base, huggingface.HF_CONFIG))
+    if os.path.isfile(os.path.join(base, bases.CONFIG_NAME)) or not is_hugging_face:
+        bank = Bank.create(folder, bases.Base.find(base))
     else:
         # Beside the bank, where there must be space for the copy anyway.
         with files.staging_folder(folder) as converted:
-            done = huggingface.convert(args.base, converted)
+            done = huggingface.convert(base, converted)
             bank = Bank.create(folder, bases.Base.find(converted))
         if done.pooler_is_random:
-            print(f"Warning: {args.base} has no pooler (a masked language model); the pooler is random.")
+            print(f"Warning: {base} has no pooler (a masked language model); the pooler is random.")
     print(f"Created the bank {printable(bank.folder)}: {_describe_base(bank)}, fingerprint {bank.manifest['base']}.")
 
 
@@ -282,7 +291,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     base = (
         "folder with bert_config.json, bert_model.ckpt.* and vocab.txt or *.model, like Google's downloads; or a "
-        "Hugging Face BERT with config.json, *.safetensors and vocab.txt"
+        f"Hugging Face BERT with config.json, *.safetensors and vocab.txt; or {', '.join(base_files.KNOWN)} to download"
     )
     command("create", create)("--base", required=True, help=base)
     command("list", list_packs)

@@ -32,18 +32,20 @@ from adapter_bert.settings import flags as settings_lib
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.weights import bases
 from adapter_bert.weights.bank import Bank
+from adapter_bert.weights.exchange import known_bases
 
 FLAGS = flags.FLAGS
 
 
 def find_bank(folder: str, base_dir: str) -> Bank:
     """Open the bank, or create it from `base_dir` if it does not exist."""
+    base = bases.Base.find(known_bases.provide(base_dir)) if base_dir else None
     if not os.path.exists(folder):
-        if not base_dir:
+        if base is None:
             raise errors.UserError(f"There is no bank {folder}: set --base_dir to create one from that base.")
-        return Bank.create(folder, bases.Base.find(base_dir))
+        return Bank.create(folder, base)
     bank = Bank.open(folder)
-    if base_dir and bases.Base.find(base_dir).digests != bank.manifest["tensors"]:
+    if base and base.digests != bank.manifest["tensors"]:
         raise errors.UserError(f"The bank {folder} has a base other than --base_dir={base_dir}: use another --bank.")
     return bank
 
@@ -70,7 +72,7 @@ def main(argv: Sequence[str]) -> None:
 if __name__ == "__main__":
     settings_lib.define_flags(ClassifierSettings)
     flags.DEFINE_string("bank", None, "Folder of the bank; created if it does not exist.")
-    flags.DEFINE_string("base_dir", None, "Folder of the base: bert_config.json, vocab.txt, bert_model.ckpt.*")
+    flags.DEFINE_string("base_dir", None, "Folder or name of the base, as --bert_dir of run_classifier.py.")
     flags.DEFINE_string("tasks", None, "Text file with one line of flags per task.")
     flags.mark_flags_as_required(["bank", "tasks", "output_dir"])
     app.run(main)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable
+from typing import Any, Callable, Tuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
 from adapter_bert.common import errors, parallel, system
-from adapter_bert.devices import compat
+from adapter_bert.devices import compat, reachability
 from adapter_bert.devices.device import Device
 
 ModeKeys = compat.import_estimator("mode_keys").ModeKeys
@@ -54,7 +54,13 @@ def serving_config() -> tf.ConfigProto:
 
 @functools.lru_cache(maxsize=None)
 def tpu_cluster(device: Device) -> Any:
-    """Connect to the Cloud TPU and return its cluster; return None if the device is not a Cloud TPU."""
+    """Find the Cloud TPU and return its cluster; return None if the device is not a Cloud TPU.
+
+    Raises:
+      UserError: the TPU or the server at `device.master` does not answer.
+    """
+    if device.master:
+        _check_master(device.master, f"--master={device.master}")
     if not (device.use_tpu and device.tpu_name):
         return None
     if compat.tensorflow_version() > compat.LAST_WITH_ESTIMATOR:
@@ -63,14 +69,37 @@ def tpu_cluster(device: Device) -> Any:
         )
     # The estimator's training loop needs the older control flow.
     tf.disable_control_flow_v2()
+    flag = f"--tpu_name={device.tpu_name}"
     try:
-        cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
-            device.tpu_name, zone=device.tpu_zone, project=device.gcp_project
-        )
-        cluster.master()
-        return cluster
+        cluster, master = reachability.within(reachability.TIMEOUT, lambda: _find_cluster(device))
     except Exception as error:  # the cloud client raises all kinds of exceptions for a wrong address
-        raise errors.UserError(f"Cannot reach the TPU --tpu_name={device.tpu_name}: {errors.reason(error)}.") from error
+        raise errors.UserError(f"Cannot find the TPU {flag}: {errors.reason(error)}.") from error
+    _check_master(master, flag if master == device.tpu_name else f"{master} ({flag})")
+    return cluster
+
+
+def _check_master(master: str, flag: str) -> None:
+    """Raise a `UserError` that names `flag` unless a TensorFlow server answers at this address."""
+    if master in ("", "local"):  # this process
+        return
+    reachability.check_server(master, flag)
+    try:
+        reachability.within(reachability.TIMEOUT, lambda: _list_devices(master))
+    except (OSError, tf.errors.OpError) as error:
+        raise errors.UserError(f"The server at {flag} opens no TensorFlow session: {errors.reason(error)}.") from None
+
+
+def _list_devices(master: str) -> Any:
+    with tf.Graph().as_default(), tf.Session(master) as session:
+        return session.list_devices()
+
+
+def _find_cluster(device: Device) -> Tuple[Any, str]:
+    """Return the cluster and the address of a TPU, which the cloud knows if it is a name."""
+    cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
+        device.tpu_name, zone=device.tpu_zone, project=device.gcp_project
+    )
+    return cluster, cluster.master()
 
 
 def run_config(

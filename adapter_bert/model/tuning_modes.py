@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import List, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from adapter_bert.common import errors
 
@@ -17,6 +17,25 @@ EMBEDDINGS = re.compile(r"(^|/)embeddings/")
 ENCODER_LAYER = re.compile(r"(^|/)encoder/layer_(\d+)/")
 
 MODES = ("adapter", "full", "top_layers", "layer_norm", "head")
+
+
+class LearningRates(NamedTuple):
+    """Peak learning rates with which a tuning mode usually learns: the range, and the one to try first."""
+
+    low: float
+    first: float
+    high: float
+
+
+# The fewer parameters are trained, the higher they are; docs/learning_rates.md has measurements. For adapters, the
+# paper sweeps 3e-5 to 3e-3, but the lower end takes many epochs.
+LEARNING_RATES: Dict[str, LearningRates] = {
+    "adapter": LearningRates(1e-4, 3e-4, 3e-3),
+    "full": LearningRates(5e-6, 3e-5, 2e-4),
+    "top_layers": LearningRates(1e-5, 1e-4, 1e-3),
+    "layer_norm": LearningRates(1e-3, 3e-3, 5e-3),
+    "head": LearningRates(1e-3, 1e-2, 1e-1),
+}
 
 
 def check_mode(mode: str, top_layers: Optional[int] = None) -> None:

@@ -15,6 +15,7 @@ from adapter_bert.common import errors
 from adapter_bert.devices.device import Device
 from adapter_bert.model import adapter_config, tuning_modes
 from adapter_bert.model.adapter_config import AdapterConfig
+from adapter_bert.settings import base_files
 from adapter_bert.settings.flags import MODEL, NOT_NEGATIVE, POSITIVE, TRAINING, FlagGroup, Limits, setting
 
 # Flag -> field of an AdapterConfig.
@@ -25,8 +26,16 @@ SEQUENCE_LENGTH = Limits(3)
 
 @dataclasses.dataclass(frozen=True)
 class BertSettings(FlagGroup):
-    """The pre-trained BERT: architecture, tokenizer and weights."""
+    """The pre-trained BERT: architecture, tokenizer and weights.
 
+    `bert_dir` sets the paths of its parts that are not set themselves. Runs record and compare only those.
+    """
+
+    bert_dir: Optional[str] = setting(
+        None,
+        "Folder of the pre-trained BERT, instead of the flags for its parts: bert_config.json, vocab.txt (or *.model) "
+        f"and bert_model.ckpt.*; or the name of a base to download: {', '.join(base_files.KNOWN)}.",
+    )
     bert_config_file: Optional[str] = setting(None, "Architecture of the pre-trained BERT (JSON).", MODEL, kind="file")
     vocab_file: Optional[str] = setting(None, "WordPiece vocabulary of the pre-trained BERT.", MODEL, kind="file")
     spm_model_file: Optional[str] = setting(None, "SentencePiece model, instead of --vocab_file.", MODEL, kind="file")
@@ -38,6 +47,15 @@ class BertSettings(FlagGroup):
         TRAINING,
         kind="path",
     )
+
+    def __post_init__(self) -> None:
+        """Find the parts of `bert_dir`."""
+        if not self.bert_dir:
+            return
+        has_tokenizer = self.vocab_file or self.spm_model_file
+        for name, path in base_files.find(self.bert_dir).flags().items():
+            if not getattr(self, name) and not (has_tokenizer and name in ("vocab_file", "spm_model_file")):
+                object.__setattr__(self, name, path)
 
     @property
     def tokenizer_key(self) -> str:
@@ -212,6 +230,9 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
     do_train: bool = setting(False, "Train the model.")
     do_eval: bool = setting(False, "Evaluate on the dev set.")
     do_predict: bool = setting(False, "Write predictions.")
+    allow_untrained_head: bool = setting(
+        False, "Evaluate or predict with a head that was never trained, for a comparison with random predictions."
+    )
 
     def validate(self) -> None:
         """Raise `errors.UserError` for invalid values or combinations."""
@@ -278,16 +299,29 @@ class Settings(RunSettings, AdapterSettings, BertSettings):
         super().validate()
         if self.adapter_pack and not self.init_checkpoint:
             raise errors.UserError(
-                f"--adapter_pack={self.adapter_pack} needs the BERT that it was trained on: add --init_checkpoint."
+                f"--adapter_pack={self.adapter_pack} needs the BERT that it was trained on: add --bert_dir or "
+                "--init_checkpoint."
             )
         for name in ("output_dir", "init_checkpoint"):
             path = getattr(self, name) or ""
             if re.search(r"[][*?]", path):
                 raise errors.UserError(f"--{name}={path}: TensorFlow reads [ ] * ? as a pattern; use another folder.")
 
+    def check_paths(self) -> None:
+        """As in the base class. A BERT must be named."""
+        super().check_paths()
+        if not self.bert_config_file:
+            raise errors.UserError(
+                "No BERT: set --bert_dir to its folder, or to the name of a base to download "
+                f"({', '.join(base_files.KNOWN)}); or set --bert_config_file, --vocab_file and --init_checkpoint."
+            )
+
     def needed_paths(self) -> Dict[str, str]:
         """As in the base class."""
         needed = {"bert_config_file": "file", "vocab_file": "file", "spm_model_file": "file"}
         if not os.path.isdir(self.output_dir or ""):  # an existing run can be evaluated without them
             needed.update(init_checkpoint="checkpoint", adapter_pack="file or folder")
+        if self.bert_dir and base_files.is_known(self.bert_dir):  # it may have to be downloaded first
+            known = base_files.find(self.bert_dir).flags()
+            return {name: kind for name, kind in needed.items() if getattr(self, name) != known.get(name)}
         return needed

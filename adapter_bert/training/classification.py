@@ -38,7 +38,7 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
             data = load_data(settings)
             settings = dataclasses.replace(settings, task_name=data.task.name)
             folder.check_outputs(settings, glue_submission.file_name(data.task))
-            base = Base.load(settings)
+            base = workflow.load_base(settings)
             head = make_head(settings, data)
             schedule = workflow.make_schedule(settings, len(data.splits.get("train", ())))
             trainer = workflow.prepare(settings, folder, base, head, data.fingerprints())  # first write

@@ -84,6 +84,7 @@ class ProgressHook(_StepHook):
         self._steps += 1
         self._widths += int(width)
         self._history.add_step(seconds, self._batch_size)
+        self._history.add_loss(self.step, self._total_steps, float(loss))
         if self._steps == 1:
             self._open_bar()
         else:

@@ -35,7 +35,7 @@ def run(settings: SquadSettings) -> Optional[EvalResults]:
             folder.check_outputs(settings)
             settings = use_recorded_name(settings, folder)
             data = load_data(settings)
-            base = Base.load(settings)
+            base = workflow.load_base(settings)
             schedule = workflow.make_schedule(settings, data.train.num_questions if data.train else 0)
             trainer = workflow.prepare(settings, folder, base, SpanHead(), data.fingerprints())  # first write
             # Create features before any session exists, because this forks processes.

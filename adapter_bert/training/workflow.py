@@ -11,18 +11,28 @@ import optimization
 import tokenization
 from adapter_bert.common import errors
 from adapter_bert.devices import compat, estimators
+from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.evaluation.scores import Row, Scores
 from adapter_bert.model import parameters
 from adapter_bert.model.heads import Head
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.settings.groups import Settings
+from adapter_bert.training import advice
 from adapter_bert.training.model_fn import Schedule
 from adapter_bert.training.trainer import Trainer
 from adapter_bert.weights import fingerprints, loading, packs
 from adapter_bert.weights.bases import Base
+from adapter_bert.weights.exchange import known_bases
 from adapter_bert.weights.loading import WeightRequest, Weights
 from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
+
+
+def load_base(settings: Settings) -> Base:
+    """Read the base of a run; download it first if `settings.bert_dir` is the name of a known base."""
+    if settings.bert_dir:
+        known_bases.provide(settings.bert_dir)
+    return Base.load(settings)
 
 
 def prepare(
@@ -35,6 +45,9 @@ def prepare(
     request = WeightRequest(settings.init_checkpoint, settings.adapter_pack, settings.save_full_checkpoint)
     weights = loading.resolve(spec, request, loading.TRAIN if settings.do_train else loading.EVALUATE, folder)
     _check_run(folder, record, base, weights)
+    unusual = advice.describe_unusual_rate(settings.tuning_mode, settings.learning_rate)
+    if settings.do_train and unusual:
+        tf.logging.warning(unusual)
     is_continued = folder.latest_checkpoint() is not None
     origin = record.fingerprints.get("base") if is_continued else _fingerprint(weights, spec.base_names)
     record = folder.claim(record, {"base": origin, "frozen": _fingerprint(weights, spec.frozen_names)})
@@ -62,12 +75,12 @@ def _check_run(folder: RunFolder, record: RunRecord, base: Base, weights: Option
         tokenization.validate_case_matches_checkpoint(settings.do_lower_case, settings.init_checkpoint)
     if weights.pack:
         _check_pack(weights.pack, weights.path, base, record)
-    # An untrained head may be evaluated for comparison, but its predictions are useless.
-    only_predicts = settings.do_predict and not settings.do_train and not settings.do_eval
-    if only_predicts and any(optimization.HEAD.search(name) for name in weights.fresh):
+    is_untrained = not settings.do_train and any(optimization.HEAD.search(name) for name in weights.fresh)
+    if is_untrained and not settings.allow_untrained_head:
         raise errors.UserError(
-            f"{weights.path} contains no trained head, so it cannot predict: pass the --output_dir, "
-            "--init_checkpoint or --adapter_pack of a training run."
+            f"{weights.path} contains no trained head, so its predictions would be random: add --do_train=true, or "
+            "pass the --output_dir, --init_checkpoint or --adapter_pack of a training run. To compare with random "
+            "predictions, add --allow_untrained_head=true."
         )
 
 
@@ -153,21 +166,21 @@ def report(
         settings=record.training_settings(),
         command=dataclasses.asdict(record.settings),
     )
-    _log(results, trained=record.settings.do_train)
+    _log(results, record.settings, trainer.folder.history())
     if record.settings.do_train:
         trainer.best_pack.add_scores(scores)
     trainer.folder.write_results(results)
     return results
 
 
-def _log(results: EvalResults, trained: bool) -> None:
+def _log(results: EvalResults, settings: Settings, history: History) -> None:
     tf.logging.info("***** Eval results *****")
     for line in results.as_text(digits=4).splitlines():
         tf.logging.info("  %s", line)
     if results.collapsed:
-        advice = "Check that these weights belong to this task."
-        if trained:
-            advice = "The run has learned nothing: try a lower --learning_rate, smaller batches or more epochs."
+        advised = "Check that these weights belong to this task."
+        if settings.do_train:
+            advised = advice.after_collapse(settings.tuning_mode, settings.learning_rate, history.losses)
         if not results.step:
-            advice = "The weights are untrained: add --do_train=true, or pass the --output_dir of a training run."
-        tf.logging.warning("***** Collapsed: all predictions are the same. %s *****", advice)
+            advised = "The weights are untrained: add --do_train=true, or pass the --output_dir of a training run."
+        tf.logging.warning("***** Collapsed: all predictions are the same. %s *****", advised)

@@ -7,18 +7,17 @@ import os
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 import modeling
 import tokenization
 from adapter_bert.common import errors
 from adapter_bert.common.cached_property import cached_property
 from adapter_bert.model import parameters
+from adapter_bert.settings import base_files
+from adapter_bert.settings.base_files import CHECKPOINT_NAME, CONFIG_NAME, VOCAB_NAME  # noqa: F401  (used with `Base`)
 from adapter_bert.settings.groups import Settings
 from adapter_bert.weights import checkpoints, fingerprints
 
-CONFIG_NAME, VOCAB_NAME, CHECKPOINT_NAME = "bert_config.json", "vocab.txt", "bert_model.ckpt"
-SENTENCEPIECE_ENDING = ".model"
 SIZES = (
     "vocab_size",
     "hidden_size",
@@ -75,20 +74,7 @@ class Base:
     @classmethod
     def find(cls, folder: str) -> Base:
         """Find a base in a folder: `bert_config.json`, `bert_model.ckpt.*`, and `vocab.txt` or `*.model`."""
-        if not tf.gfile.IsDirectory(folder):
-            raise errors.UserError(f"There is no folder {folder}; expected a BERT in the layout of Google's downloads.")
-        names = sorted(tf.gfile.ListDirectory(folder))
-        models = [os.path.join(folder, name) for name in names if name.endswith(SENTENCEPIECE_ENDING)]
-        parts = {CONFIG_NAME, CHECKPOINT_NAME + ".index"}
-        if not parts <= set(names) or not (VOCAB_NAME in names or models):
-            raise errors.UserError(
-                f"{folder} is not a base: expected {CONFIG_NAME}, {CHECKPOINT_NAME}.* and {VOCAB_NAME}; found "
-                f"{errors.first_names(names)}. Convert a Hugging Face folder with scripts/convert_hf_checkpoint.py."
-            )
-        config_file, checkpoint = os.path.join(folder, CONFIG_NAME), os.path.join(folder, CHECKPOINT_NAME)
-        if VOCAB_NAME in names:
-            return cls(config_file, checkpoint, vocab_file=os.path.join(folder, VOCAB_NAME))
-        return cls(config_file, checkpoint, spm_model_file=models[0])
+        return cls(*base_files.find(folder))
 
     @classmethod
     def load(cls, settings: Settings) -> Base:
@@ -112,18 +98,17 @@ class Base:
         return os.path.dirname(self.config_file)
 
     @property
+    def _files(self) -> base_files.BaseFiles:
+        return base_files.BaseFiles(self.config_file, self.checkpoint, self.vocab_file, self.spm_model_file)
+
+    @property
     def tokenizer_file(self) -> str:
         """Path of the vocabulary or the SentencePiece model."""
         return self.vocab_file or self.spm_model_file or ""
 
     def flags(self) -> Dict[str, str]:
         """Return the flags that pass this base to an entry point."""
-        tokenizer = "vocab_file" if self.vocab_file else "spm_model_file"
-        return {
-            "bert_config_file": self.config_file,
-            "init_checkpoint": self.checkpoint,
-            tokenizer: self.tokenizer_file,
-        }
+        return self._files.flags()
 
     @cached_property
     def config(self) -> modeling.BertConfig:

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import parallel
-from adapter_bert.devices import compat, estimators
+from adapter_bert.devices import compat, estimators, reachability
 from adapter_bert.devices.device import Device
 from tests.helpers import ROOT, assert_mentions, message_of
 
 pytestmark = pytest.mark.smoke
 TPU = Device(use_tpu=True, tpu_name="no-such-tpu")
+
+
+@pytest.fixture
+def listener():
+    """A socket that accepts connections on a free port of this machine."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening
+
+
+@pytest.fixture(scope="module")
+def server() -> str:
+    """The address of a TensorFlow server in this process."""
+    created = tf.train.Server.create_local_server()
+    return created.target.replace("localhost", "127.0.0.1")
 
 
 @pytest.mark.parametrize("device, has_gpu", [(Device(), False), (Device(), True), (TPU, False)])
@@ -28,9 +46,52 @@ def test_a_tpu_needs_static_shapes_and_full_batches_and_only_a_cpu_splits_them(m
     assert device.splits_batches is (device is not TPU and not has_gpu)
 
 
-@pytest.mark.parametrize("device", [Device(), Device(use_tpu=True, master="grpc://10.0.0.2:8470")])
-def test_a_device_without_a_tpu_name_has_no_cluster(device):
-    assert estimators.tpu_cluster(device) is None
+def test_a_device_without_a_tpu_name_has_no_cluster(server):
+    assert estimators.tpu_cluster(Device()) is None
+    assert estimators.tpu_cluster(Device(use_tpu=True, master=server)) is None
+
+
+def test_an_address_without_a_server_is_an_error_that_names_the_flag(listener):
+    address = f"grpc://127.0.0.1:{listener.getsockname()[1]}"
+    listener.close()
+    for device in (Device(master=address), Device(use_tpu=True, master=address)):
+        assert_mentions(message_of(estimators.tpu_cluster, device), f"--master={address}")
+
+
+@pytest.mark.skipif(compat.tensorflow_version() > (2, 15), reason="TPUs need an older TensorFlow")
+def test_an_address_of_a_tpu_that_does_not_answer_is_an_error(monkeypatch, listener, server):
+    monkeypatch.setattr(tf, "disable_control_flow_v2", lambda: None)
+    monkeypatch.setattr(reachability, "TIMEOUT", 0.2)
+    address = f"grpc://127.0.0.1:{listener.getsockname()[1]}"  # accepts connections, and never answers
+    message = message_of(estimators.tpu_cluster, Device(use_tpu=True, tpu_name=address))
+    assert_mentions(message, f"--tpu_name={address}")
+    assert estimators.tpu_cluster(Device(use_tpu=True, tpu_name=server)).master() == server
+
+
+@pytest.mark.parametrize(
+    "address", ["foo", "grpc://", "grpc://host", "grpc://host:port", "grpc://a:1:2", "grpc://127.0.0.1:99999"]
+)
+def test_an_address_that_is_none_is_an_error(address):
+    assert_mentions(message_of(reachability.check_server, address, f"--master={address}"), f"--master={address}")
+
+
+def test_a_server_of_another_kind_is_an_error(listener):
+    def answer() -> None:
+        connection, _ = listener.accept()
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        connection.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    address = f"grpc://127.0.0.1:{listener.getsockname()[1]}"
+    assert_mentions(message_of(reachability.check_server, address, address), address, "gRPC")
+
+
+def test_a_call_that_never_returns_is_given_up():
+    assert reachability.within(60, lambda: "result") == "result"
+    with pytest.raises(KeyError):
+        reachability.within(60, lambda: {}["a"])
+    with pytest.raises(TimeoutError):
+        reachability.within(0.01, threading.Event().wait)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +111,7 @@ def test_a_tpu_needs_an_older_tensorflow_and_must_be_reachable(monkeypatch, vers
 def test_hooks_save_checkpoints_if_the_device_supports_hooks(tmp_path):
     configs = [
         estimators.run_config(device, str(tmp_path), 5, save_checkpoints_steps=20, save_summary_steps=30)
-        for device in (Device(num_tpu_cores=1), Device(use_tpu=True, master="x", iterations_per_loop=4))
+        for device in (Device(num_tpu_cores=1), Device(use_tpu=True, master="local", iterations_per_loop=4))
     ]
     assert [config.save_checkpoints_steps for config in configs] == [None, 20]
     assert [config.tpu_config.iterations_per_loop for config in configs] == [1000, 4]

@@ -75,14 +75,27 @@ class TestRun:
         run(given, do_eval=True, **mode)
         assert read_results(given["output_dir"]) == first
 
+    def test_the_folder_of_its_bert_evaluates_and_continues_a_run_that_was_started_with_three_flags(self, finished):
+        parts = dict.fromkeys(("vocab_file", "bert_config_file", "init_checkpoint"))
+        by_folder = dict(finished, **parts, bert_dir=os.path.dirname(finished["init_checkpoint"]))
+        settings = read_text(finished["output_dir"], "settings.json")
+        first = read_results(finished["output_dir"])
+        run(by_folder, do_eval=True)
+        assert read_results(finished["output_dir"]) == first
+        run(by_folder, do_train=True, do_eval=True)
+        assert read_text(finished["output_dir"], "settings.json") == settings
+
     def test_a_named_checkpoint_of_the_run_is_evaluated(self, finished, trained_run):
         entry = trained_run.results.training["evaluations"][0]
         results = run(finished, do_eval=True, init_checkpoint=os.path.join(finished["output_dir"], "model.ckpt-8"))
         assert (entry["step"], entry["loss"]) == (8, results.loss) and results.step == 8
 
-    def test_a_plain_bert_in_the_output_folder_is_evaluated_with_an_untrained_head(self, given):
+    def test_an_untrained_head_is_evaluated_only_on_request(self, given):
         prefix = write_bert(given["output_dir"], tiny_config())
-        run(given, do_eval=True, init_checkpoint=prefix)
+        for phases in ({"do_eval": True}, {"do_predict": True}, {"do_eval": True, "do_predict": True}):
+            message = error_of(given, init_checkpoint=prefix, **phases)
+            assert_mentions(message, prefix, "--do_train=true", "--allow_untrained_head=true")
+        run(given, do_eval=True, init_checkpoint=prefix, allow_untrained_head=True)
         assert read_results(given["output_dir"])["global_step"] == 0
 
     def test_evaluation_and_prediction_agree_and_a_header_can_be_requested(self, finished, tmp_path):

@@ -65,6 +65,8 @@ def run(script, given):
         ("run_classifier.py", {"vocab_file": "no.txt"}, ["error: --vocab_file=no.txt", "file", os.getcwd()]),
         ("run_classifier.py", {"data_dir": "nowhere"}, ["error: --data_dir=nowhere", "folder"]),
         ("run_classifier.py", {"init_checkpoint": "no.ckpt"}, ["error: --init_checkpoint=no.ckpt", "checkpoint"]),
+        ("run_classifier.py", {"bert_dir": "minilmm"}, ["error:", "minilmm", "minilm"]),
+        ("run_squad.py", {"bert_config_file": None}, ["error:", "--bert_dir", "--bert_config_file"]),
         ("run_squad.py", {"doc_stride": "400"}, ["error: --doc_stride=400"]),
         ("run_squad.py", {"train_file": "no.json"}, ["error: --train_file=no.json", "file"]),
     ],

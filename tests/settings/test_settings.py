@@ -144,13 +144,15 @@ def test_layers_are_numbers_and_ranges(text, layers):
     ],
 )
 def test_only_files_that_are_read_must_exist(make, name, phase):
-    make(**{name: "no.file"}).check_paths()
-    make(**{name: "gs://bucket/no.file", phase: True}).check_paths()  # only TensorFlow can check this
+    bert = {"bert_config_file": "gs://bucket/bert_config.json"}
+    make(**{name: "no.file"}, **bert).check_paths()
+    make(**{name: "gs://bucket/no.file", phase: True}, **bert).check_paths()  # only TensorFlow can check this
     assert_mentions(message_of(make(**{name: "no.file", phase: True}).check_paths), f"--{name}=no.file")
 
 
 def test_a_finished_run_needs_no_initial_weights(tmp_path):
-    ClassifierSettings(init_checkpoint="no.ckpt", output_dir=str(tmp_path)).check_paths()
+    config = "gs://bucket/bert_config.json"
+    ClassifierSettings(bert_config_file=config, init_checkpoint="no.ckpt", output_dir=str(tmp_path)).check_paths()
     message = message_of(ClassifierSettings(init_checkpoint="no.ckpt", output_dir="no").check_paths)
     assert_mentions(message, "--init_checkpoint=no.ckpt")
 
