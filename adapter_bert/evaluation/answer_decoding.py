@@ -82,14 +82,12 @@ def _fit_threshold(golds: squad_metrics.Golds, answers: Answers) -> Dict[str, fl
     """Return the best scores over all thresholds, and the thresholds that reach them.
 
     These are fitted to the best text of every question, even where the prediction is no answer, so predicting with the
-    threshold gives the reported score.
+    threshold gives the reported score. If answering no question is best, the threshold is 0.0, as in the official
+    script, but only one below all null odds gives that score.
     """
     null_odds = {question: answer.null_odds for question, answer in answers.items() if answer.null_odds is not None}
-    lowest = min(null_odds.values())
-    # A threshold below all odds; subtracting 1 might not change a huge number.
-    none_threshold = min(lowest - 1.0, float(np.nextafter(lowest, -np.inf)))
     best_texts = {question: answer.best_text for question, answer in answers.items()}
-    scores = squad_metrics.score_v2(golds, best_texts, null_odds, none_threshold=none_threshold)
+    scores = squad_metrics.score_v2(golds, best_texts, null_odds)
     return {name: value for name, value in scores.items() if name.startswith("best_")}
 
 

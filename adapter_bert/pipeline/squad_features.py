@@ -13,8 +13,9 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import itertools
 import re
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -103,37 +104,46 @@ def convert_examples_to_features(
     """Convert examples to features, padded to `max_seq_length`; call `output_fn` with each."""
     config = WindowConfig(max_seq_length, doc_stride, max_query_length)
     tokenize = functools.lru_cache(maxsize=100000)(tokenizer.tokenize)
-    unique_id = FIRST_UNIQUE_ID
-    for example_index, example in enumerate(examples):
-        query = tokenizer.tokenize(example.question_text)[:max_query_length]
+    unique_ids = itertools.count(FIRST_UNIQUE_ID)
+    for index, example in enumerate(examples):
         pieces = [(piece, word) for word, text in enumerate(example.doc_tokens) for piece in tokenize(text)]
         answer = _answer_tokens(example, pieces, tokenizer) if is_training and not example.is_impossible else None
-        ranges = spans.window_ranges(len(pieces), config.context_length(len(query)), doc_stride)
-        chosen = spans.max_context_windows(len(pieces), ranges)
-        for number, (begin, end) in enumerate(ranges):
-            first = len(query) + 2  # after [CLS] question [SEP]
-            tokens = ["[CLS]", *query, "[SEP]", *(piece for piece, _ in pieces[begin:end]), "[SEP]"]
-            padding = [0] * (max_seq_length - len(tokens))
-            start = last = 0 if is_training else None
-            if answer and begin <= answer[0] and answer[1] < end:
-                start, last = (first + token - begin for token in answer)
-            output_fn(
-                SquadFeatures(
-                    unique_id,
-                    example_index,
-                    number,
-                    tokens,
-                    {first + token - begin: pieces[token][1] for token in range(begin, end)},
-                    {first + token - begin: bool(chosen[token] == number) for token in range(begin, end)},
-                    tokenizer.convert_tokens_to_ids(tokens) + padding,
-                    [1] * len(tokens) + padding,
-                    [0] * first + [1] * (len(tokens) - first) + padding,
-                    start,
-                    last,
-                    example.is_impossible,
-                )
-            )
-            unique_id += 1
+        for features, shift in _windows(example, pieces, tokenizer, config):
+            features.unique_id, features.example_index = next(unique_ids), index
+            if is_training:
+                first, last = (token + shift for token in answer or (-shift, -shift))
+                is_inside = first in features.token_to_orig_map and last in features.token_to_orig_map
+                features.start_position, features.end_position = (first, last) if is_inside else (0, 0)
+            output_fn(features)
+
+
+def _windows(
+    example: SquadExample, pieces: Sequence[Tuple[str, int]], tokenizer: Any, config: WindowConfig
+) -> Iterator[Tuple[SquadFeatures, int]]:
+    """Yield the features of each window, without ids and answer, and the shift from tokens to positions in it.
+
+    `pieces` are the tokens of the paragraph with the index of their word.
+    """
+    query = tokenizer.tokenize(example.question_text)[: config.max_query_length]
+    first = len(query) + 2  # after [CLS] question [SEP]
+    ranges = spans.window_ranges(len(pieces), config.context_length(len(query)), config.doc_stride)
+    chosen = spans.max_context_windows(len(pieces), ranges)
+    for number, (begin, end) in enumerate(ranges):
+        tokens = ["[CLS]", *query, "[SEP]", *(piece for piece, _ in pieces[begin:end]), "[SEP]"]
+        padding = [0] * (config.max_seq_length - len(tokens))
+        features = SquadFeatures(
+            unique_id=0,
+            example_index=0,
+            doc_span_index=number,
+            tokens=tokens,
+            token_to_orig_map={first + token - begin: pieces[token][1] for token in range(begin, end)},
+            token_is_max_context={first + token - begin: bool(chosen[token] == number) for token in range(begin, end)},
+            input_ids=tokenizer.convert_tokens_to_ids(tokens) + padding,
+            input_mask=[1] * len(tokens) + padding,
+            segment_ids=[0] * first + [1] * (len(tokens) - first) + padding,
+            is_impossible=example.is_impossible,
+        )
+        yield features, first - begin
 
 
 def _answer_tokens(example: SquadExample, pieces: Sequence[Tuple[str, int]], tokenizer: Any) -> Tuple[int, int]:

@@ -144,7 +144,7 @@ def write_predictions(
     lines = ["\t".join(map(str, row["logits" if task.is_regression else "probabilities"])) for row in rows]
     if settings.predict_header or settings.has_custom_data:
         lines.insert(0, "\t".join(task.labels or ["prediction"]))
-    path = folder.file(TEST_RESULTS_FILE)
+    path = folder.result_file(TEST_RESULTS_FILE, task.name)
     files.write_text(path, "\n".join(lines) + "\n")
     problem = glue_submission.mismatch(task, len(rows))
     if problem:
