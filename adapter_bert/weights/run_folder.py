@@ -96,8 +96,7 @@ class RunFolder:
             owner = self.read_results().task
         if not owner or not task or owner.lower() == task.lower():
             return self.file(name)
-        stem, ending = os.path.splitext(name)
-        return self.file(f"{stem}_{glue_submission.safe_name(task)}{ending}")
+        return self.file(_name_with_task(name, task))
 
     @property
     def pack_path(self) -> str:
@@ -150,7 +149,7 @@ class RunFolder:
             raise errors.UserError(f"--output_dir={self.path} is inside the bank {outer}: use another folder.")
         if settings.task_name:
             results = (RESULTS_TEXT_FILE, RESULTS_FILE, TEST_RESULTS_FILE)
-            other_names += tuple(os.path.basename(self.result_file(name, settings.task_name)) for name in results)
+            other_names += tuple(_name_with_task(name, settings.task_name) for name in results)
         # A run that is continued or evaluated may name its own weights.
         starts = settings.do_train and not tf.gfile.Exists(self.file(SETTINGS_FILE))
         outputs = ("output_dir",) if starts else ("output_dir", *STARTING_POINTS)
@@ -305,6 +304,11 @@ class BestPack:
         if saved and not saved.metrics:
             pack = packs.read(self.folder.pack_path)
             packs.write(self.folder.pack_path, packs.with_scores(pack, scores))
+
+
+def _name_with_task(name: str, task: str) -> str:
+    stem, ending = os.path.splitext(name)
+    return f"{stem}_{glue_submission.safe_name(task)}{ending}"
 
 
 def _describe_holder(path: str) -> str:
