@@ -17,11 +17,14 @@ from adapter_bert.common import errors, system
 from adapter_bert.settings import flags as settings_lib
 from adapter_bert.settings.classifier import ClassifierSettings
 
+FLAGS = flags.FLAGS
+REQUIRED = ("task_name", "output_dir")
+
+settings_lib.define_flags(ClassifierSettings)
 if __name__ == "__main__":
     # Check the flags before importing TensorFlow, which takes seconds.
-    settings_lib.define_flags(ClassifierSettings)
-    settings_lib.check_command_line(ClassifierSettings, flags.FLAGS, required=["task_name", "output_dir"])
-    system.configure_tensorflow(verbose=settings_lib.verbosity(flags.FLAGS) > 0)
+    settings_lib.check_command_line(ClassifierSettings, FLAGS, REQUIRED)
+    system.configure_tensorflow(verbose=settings_lib.verbosity(FLAGS) > 0)
 
 import tensorflow.compat.v1 as tf
 
@@ -36,17 +39,23 @@ from adapter_bert.pipeline.features import (  # noqa: F401  (notebooks import th
     convert_examples_to_features,
     convert_single_example,
 )
+from adapter_bert.pipeline.features import truncate_seq_pair as _truncate_seq_pair  # noqa: F401
 from adapter_bert.pipeline.records import (  # noqa: F401
     file_based_convert_examples_to_features,
     file_based_input_fn_builder,
     input_fn_builder,
 )
 from adapter_bert.tasks import InputExample  # noqa: F401
-from adapter_bert.tasks.processors import ColaProcessor, DataProcessor, MnliProcessor, MrpcProcessor, XnliProcessor  # noqa: F401
+from adapter_bert.tasks.processors import (  # noqa: F401
+    ColaProcessor,
+    DataProcessor,
+    MnliProcessor,
+    MrpcProcessor,
+    XnliProcessor,
+    register_processor,
+)
 from adapter_bert.training import classification
 from adapter_bert.training.model_fn import ModelFn, notebook_model_fn
-
-FLAGS = flags.FLAGS
 
 
 def create_model(
@@ -98,8 +107,8 @@ def run_task(settings: ClassifierSettings) -> Optional[EvalResults]:
 
 @errors.exits_on_user_error
 def main(argv: Sequence[str]) -> None:
-    """Create settings from the flags, which `check_command_line` has validated, and run the task."""
-    settings = settings_lib.from_flags(ClassifierSettings, FLAGS)
+    """Create settings from the flags and run the task. Scripts that set the flags may call this."""
+    settings = settings_lib.checked_settings(ClassifierSettings, FLAGS, REQUIRED)
     logs.show_progress(settings_lib.verbosity(FLAGS), all_lines=not settings.device.supports_hooks)
     classification.run(settings)
 

@@ -80,7 +80,15 @@ def printable_text(text: Union[str, bytes]) -> str:
 
 
 def load_vocab(vocab_file: str) -> Dict[str, int]:
-    r"""Read a UTF-8 file with one token per line; return token -> line number from 0, in the order of the file.
+    """Read a UTF-8 file with one token per line; return token -> line number from 0, in the order of the file.
+
+    Of a token that occurs repeatedly, the last line counts, as in the original.
+    """
+    return collections.OrderedDict((token, index) for index, token in enumerate(read_vocab_tokens(vocab_file)))
+
+
+def read_vocab_tokens(vocab_file: str) -> List[str]:
+    r"""Return the tokens of a vocabulary file.
 
     Only `\n` ends a line, because other Unicode line breaks are tokens in some vocabularies.
     """
@@ -95,7 +103,7 @@ def load_vocab(vocab_file: str) -> Dict[str, int]:
         ) from None
     lines = lines if lines[-1] else lines[:-1]
     # Keep tokens that are white space themselves, so that every id has a token.
-    return collections.OrderedDict((line.strip() or line, index) for index, line in enumerate(lines))
+    return [line.strip() or line for line in lines]
 
 
 def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable[Any]) -> List[Any]:

@@ -13,3 +13,8 @@ def classifier() -> None:
 def squad() -> None:
     """Run `run_squad.py`."""
     runpy.run_module("run_squad", run_name="__main__", alter_sys=True)
+
+
+def extract() -> None:
+    """Run `extract_features.py`."""
+    runpy.run_module("adapter_bert_scripts.extract_features", run_name="__main__", alter_sys=True)

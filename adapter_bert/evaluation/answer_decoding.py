@@ -82,28 +82,32 @@ def _fit_threshold(golds: squad_metrics.Golds, answers: Answers) -> Dict[str, fl
     """Return the best scores over all thresholds, and the thresholds that reach them.
 
     These are fitted to the best text of every question, even where the prediction is no answer, so predicting with the
-    threshold gives the reported score.
+    threshold gives the reported score. If answering no question is best, the threshold is 0.0, as in the official
+    script, but only one below all null odds gives that score.
     """
     null_odds = {question: answer.null_odds for question, answer in answers.items() if answer.null_odds is not None}
-    lowest = min(null_odds.values())
-    # A threshold below all odds; subtracting 1 might not change a huge number.
-    none_threshold = min(lowest - 1.0, float(np.nextafter(lowest, -np.inf)))
     best_texts = {question: answer.best_text for question, answer in answers.items()}
-    scores = squad_metrics.score_v2(golds, best_texts, null_odds, none_threshold=none_threshold)
+    scores = squad_metrics.score_v2(golds, best_texts, null_odds)
     return {name: value for name, value in scores.items() if name.startswith("best_")}
 
 
 def write(folder: str, answers: Answers, version_2: bool) -> List[str]:
     """Write predictions, n-best lists and, for version 2.0, null odds in the original's format; return the paths."""
-    contents: Dict[str, Mapping[str, Any]] = {
-        PREDICTIONS: {question: answer.text for question, answer in answers.items()},
-        N_BEST: {question: [each._asdict() for each in answer.candidates] for question, answer in answers.items()},
-    }
     null_odds_path = os.path.join(folder, NULL_ODDS)
-    if version_2:
-        contents[NULL_ODDS] = {question: answer.null_odds for question, answer in answers.items()}
-    elif tf.gfile.Exists(null_odds_path):
+    if not version_2 and tf.gfile.Exists(null_odds_path):
         tf.gfile.Remove(null_odds_path)  # left by an earlier run with version 2.0
-    for name, content in contents.items():
-        files.write_text(os.path.join(folder, name), json.dumps(content, indent=4) + "\n")
-    return [os.path.join(folder, name) for name in contents]
+    paths = [os.path.join(folder, name) for name in (PREDICTIONS, N_BEST)] + ([null_odds_path] if version_2 else [])
+    write_files(answers, *paths)
+    return paths
+
+
+def write_files(answers: Answers, predictions: str, n_best: str, null_odds: Optional[str] = None) -> None:
+    """Write predictions and n-best lists and, if a path is given, null odds in the original's format."""
+    contents: Dict[str, Mapping[str, Any]] = {
+        predictions: {question: answer.text for question, answer in answers.items()},
+        n_best: {question: [each._asdict() for each in answer.candidates] for question, answer in answers.items()},
+    }
+    if null_odds:
+        contents[null_odds] = {question: answer.null_odds for question, answer in answers.items()}
+    for path, content in contents.items():
+        files.write_text(path, json.dumps(content, indent=4) + "\n")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -83,12 +83,24 @@ def find_answer(
 
     The logits are float [positions] for each window: scores of an answer that starts or ends at each position.
     """
+    # A SentencePiece token may cover nothing but the space before a word.
+    return find_answer_text(lambda start, end: context[start:end].strip(), windows, start_logits, end_logits, rules)
+
+
+def find_answer_text(
+    text_of: Callable[[int, int], str],
+    windows: Sequence[Window],
+    start_logits: Sequence[np.ndarray],
+    end_logits: Sequence[np.ndarray],
+    rules: AnswerRules,
+) -> PredictedAnswer:
+    """Find an answer as `find_answer` does; `text_of` returns the text from a token's start to another's end."""
     if not len(windows) == len(start_logits) == len(end_logits):
         rows = f"{len(start_logits)} rows of start logits and {len(end_logits)} of end logits"
         raise ValueError(f"Expected one row of logits for each of {len(windows)} windows, found {rows}.")
     start_logits, end_logits = _clip(start_logits), _clip(end_logits)
     spans = [_valid_spans(*row, rules) for row in zip(windows, start_logits, end_logits)]
-    texts = _best_texts(context, np.concatenate(spans, axis=1), rules.n_best_size) if spans else []
+    texts = _best_texts(text_of, np.concatenate(spans, axis=1), rules.n_best_size) if spans else []
     best = texts[0] if texts else _NOTHING
     if not rules.version_2:
         return PredictedAnswer(best.text, _with_probabilities(texts or [_NOTHING]), None, best.text)
@@ -114,8 +126,7 @@ def _valid_spans(window: Window, start_logits: np.ndarray, end_logits: np.ndarra
 
     The result is float [4, spans]: first and last character in the paragraph, start logit, end logit.
     """
-    # The highest logits; ties are broken by position.
-    top = (np.argsort(-logits, kind="stable")[: rules.n_best_size] for logits in (start_logits, end_logits))
+    top = (best_indices(logits, rules.n_best_size) for logits in (start_logits, end_logits))
     # Token numbers in the window. Question, special tokens and padding are outside of 0 ... n - 1.
     first, last = (positions - window.first for positions in top)
     first, last = (tokens[(tokens >= 0) & (tokens < len(window.starts))] for tokens in (first, last))
@@ -127,13 +138,12 @@ def _valid_spans(window: Window, start_logits: np.ndarray, end_logits: np.ndarra
     return np.stack([window.starts[first], window.ends[last], *logits])
 
 
-def _best_texts(context: str, spans: np.ndarray, count: int) -> List[Candidate]:
+def _best_texts(text_of: Callable[[int, int], str], spans: np.ndarray, count: int) -> List[Candidate]:
     """Return the best texts of these spans (see `_valid_spans`), best first, without duplicates or empty texts."""
     texts: Dict[str, Candidate] = {}
     for index in np.argsort(-(spans[2] + spans[3]), kind="stable"):
         start, end, start_logit, end_logit = spans[:, index].tolist()
-        # A SentencePiece token may cover nothing but the space before a word.
-        text = context[int(start) : int(end)].strip()
+        text = text_of(int(start), int(end))
         if text and text not in texts:
             texts[text] = Candidate(text, 0.0, start_logit, end_logit)
             if len(texts) == count:
@@ -141,9 +151,19 @@ def _best_texts(context: str, spans: np.ndarray, count: int) -> List[Candidate]:
     return list(texts.values())
 
 
+def best_indices(logits: np.ndarray, count: int) -> np.ndarray:
+    """Return the indices of the highest logits, highest first; ties are broken by position."""
+    return np.argsort(-logits, kind="stable")[:count]
+
+
+def softmax(scores: Sequence[float]) -> List[float]:
+    """Return probabilities that are proportional to the exponentials of the scores."""
+    values = np.array(scores, np.float64)
+    powers = np.exp(values - values.max(initial=-np.inf))
+    return (powers / powers.sum()).tolist()
+
+
 def _with_probabilities(candidates: Sequence[Candidate]) -> Tuple[Candidate, ...]:
     """Set the probabilities to the softmax of the scores."""
-    scores = np.array([candidate.score for candidate in candidates], np.float64)
-    powers = np.exp(scores - scores.max())
-    shares = (powers / powers.sum()).tolist()
+    shares = softmax([candidate.score for candidate in candidates])
     return tuple(candidate._replace(probability=share) for candidate, share in zip(candidates, shares))

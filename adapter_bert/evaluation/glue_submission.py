@@ -28,9 +28,13 @@ SAME_MODEL = {task.name for task in (glue.MNLI, glue.MNLI_MISMATCHED, glue.AX)}
 
 def file_name(task: Task) -> str:
     """Return the name of a task's file, e.g. `CoLA.tsv`; custom task names are made safe for file systems."""
+    return (safe_name(task.submission or task.name) or "predictions") + ".tsv"
+
+
+def safe_name(name: str) -> str:
+    """Return a task's name as part of a file name."""
     # Leading dots would hide the file or, as "..", name a folder.
-    safe = re.sub(r"^\.+|[^\w.-]", "_", task.submission or task.name)
-    return (safe or "predictions") + ".tsv"
+    return re.sub(r"^\.+|[^\w.-]", "_", name)
 
 
 def write(task: Task, predictions: Sequence[Union[int, float]], folder: str) -> str:

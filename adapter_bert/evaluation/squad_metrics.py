@@ -62,7 +62,6 @@ def score_v2(
     predictions: Mapping[str, str],
     null_odds: Optional[Mapping[str, float]] = None,
     threshold: float = 1.0,
-    none_threshold: float = 0.0,
 ) -> Dict[str, float]:
     """Score like evaluate-v2.0.py.
 
@@ -71,13 +70,12 @@ def score_v2(
       predictions: question id -> predicted text, empty for no answer. Questions without a prediction are ignored.
       null_odds: question id -> probability or log-odds of no answer, for all predicted questions.
       threshold: null odds above it turn the prediction into no answer.
-      none_threshold: the threshold to report if answering no question scores best. The official 0.0 suits
-        probabilities; otherwise pass a number below all null odds.
 
     Returns:
       `exact` and `f1` in per cent, and `total`, the number of questions; the same for questions with an answer
       (`HasAns_`) and without (`NoAns_`), if there are any. With null odds also the best scores over all thresholds, and
-      the thresholds that reach them (`best_exact`, `best_exact_thresh`, `best_f1`, `best_f1_thresh`).
+      the thresholds that reach them (`best_exact`, `best_exact_thresh`, `best_f1`, `best_f1_thresh`). As in the
+      official script, the threshold is 0.0 if answering no question scores best: that suits probabilities.
     """
     questions = [question for question in golds if question in predictions]
     if not questions:
@@ -105,7 +103,7 @@ def score_v2(
             scores[prefix + "total"] = len(group)
     if null_odds is not None:
         for name, values in raw.items():
-            best = _best_threshold(values, golds, predictions, null_odds, none_threshold)
+            best = _best_threshold(values, golds, predictions, null_odds)
             scores[f"best_{name}"], scores[f"best_{name}_thresh"] = best
     return scores
 
@@ -132,7 +130,6 @@ def _best_threshold(
     golds: Golds,
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float],
-    none_threshold: float,
 ) -> Tuple[float, float]:
     """Return the best score over all thresholds, in per cent, and its threshold.
 
@@ -141,7 +138,7 @@ def _best_threshold(
     the best score may lie between two of them, as in the official script.
     """
     score: float = sum(not golds[question] for question in raw_scores)
-    best, threshold = score, none_threshold
+    best, threshold = score, 0.0
     for question in sorted(null_odds, key=lambda question: null_odds[question]):
         if question not in raw_scores:
             continue

@@ -58,7 +58,7 @@ def read_lengths(serialized: tf.Tensor) -> tf.Tensor:
     return _lengths(tf.parse_example(serialized, {name: spec[name] for name in ("input_ids", "input_mask")}))
 
 
-def _to_int32(features: Features) -> Features:
+def to_int32(features: Features) -> Features:
     """Convert int64, the type in records, to int32, which TPUs and the graph expect."""
     return {name: tf.cast(values, tf.int32) if values.dtype.is_integer else values for name, values in features.items()}
 
@@ -90,7 +90,7 @@ def parser(widths: Sequence[int], label_types: Mapping[str, tf.DType]) -> Callab
             values = mask if name == "input_mask" else tf.pad(values, [[0, 0], [0, missing]]) * mask
             values.set_shape([serialized.shape[0], width if len(widths) == 1 else None])
             features[name] = values
-        return _to_int32(features)
+        return to_int32(features)
 
     return parse
 
@@ -165,7 +165,7 @@ def input_fn_builder(
             columns[name].append(values if name in TOKEN_FEATURES else values[0])
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
-        tensors = _to_int32({name: tf.constant(values) for name, values in columns.items()})
+        tensors = to_int32({name: tf.constant(values) for name, values in columns.items()})
         dataset = tf.data.Dataset.from_tensor_slices(tensors)
         if is_training:
             # Use `skip` as for files: the seeds of later operations depend on the number of operations before them.

@@ -75,7 +75,7 @@ class ClassifierSettings(Settings):
             self.custom_data  # noqa: B018  (the constructor checks the values)
         elif self.data_dir:
             self.known_task()
-        else:
+        elif not (tasks.is_known(self.task_name) and self.known_task().reader):  # code may need no folder
             raise errors.UserError(
                 f"No data: set --data_dir to the folder of a known task ({', '.join(tasks.names())}), or use custom "
                 "data with --train_file, --dev_file and --test_file."

@@ -34,6 +34,8 @@ _DEFINE: Dict[str, Callable] = {
     "float": flags.DEFINE_float,
     "bool": flags.DEFINE_bool,
 }
+# Flag -> the default it was defined with.
+_DEFINED_DEFAULTS: Dict[str, Any] = {}
 
 
 class Limits(NamedTuple):
@@ -136,18 +138,44 @@ SettingsClass = TypeVar("SettingsClass", bound=FlagGroup)
 
 
 def define_flags(settings_class: Type[FlagGroup], values: flags.FlagValues = flags.FLAGS) -> None:
-    """Define a flag for every field, and the old names of renamed flags."""
+    """Define a flag for every field, and the old names of renamed flags; skip those that exist.
+
+    A program may import several modules that define the same flags, and may define some of them itself, before or
+    afterwards.
+    """
     for field in dataclasses.fields(settings_class):
-        value_type = str(field.type).replace("Optional[", "").rstrip("]")
-        _DEFINE[value_type](field.name, field.default, field.metadata["help"], flag_values=values)
+        if field.name not in values:
+            define = _DEFINE[str(field.type).replace("Optional[", "").rstrip("]")]
+            define(field.name, field.default, field.metadata["help"], flag_values=values, allow_override=True)
+            _DEFINED_DEFAULTS[field.name] = field.default
     for alias, name in ALIASES.items():
-        if name in values:
+        if name in values and alias not in values:
             flags.DEFINE_alias(alias, name, flag_values=values)
 
 
 def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) -> SettingsClass:
-    """Return the settings that parsed flags describe."""
-    return settings_class(**{field.name: values[field.name].value for field in dataclasses.fields(settings_class)})
+    """Return the settings that flags describe, parsed or not (in a notebook)."""
+    return settings_class(**{field.name: _flag_value(field, values) for field in dataclasses.fields(settings_class)})
+
+
+def _flag_value(field: dataclasses.Field, values: flags.FlagValues) -> Any:
+    flag = values[field.name]
+    # If another settings class has defined the flag, its default may differ.
+    is_unchanged = flag.using_default_value and flag.value == _DEFINED_DEFAULTS.get(field.name, flag)
+    return field.default if is_unchanged else flag.value
+
+
+def checked_settings(
+    settings_class: Type[SettingsClass], values: flags.FlagValues, required: Sequence[str]
+) -> SettingsClass:
+    """Return the settings that flags describe; raise `errors.UserError` if they are incomplete or invalid."""
+    settings = from_flags(settings_class, values)
+    missing = [f"--{name}" for name in required if getattr(settings, name) is None]
+    if missing:
+        raise errors.UserError(f"Set {', '.join(missing)}.")
+    settings.validate()
+    settings.check_paths()
+    return settings
 
 
 def verbosity(values: flags.FlagValues) -> int:
@@ -174,6 +202,4 @@ def check_command_line(settings_class: Type[FlagGroup], values: flags.FlagValues
     flags.mark_flags_as_required(list(required), values)
     app.define_help_flags()
     reject_positional_args(app.parse_flags_with_usage(sys.argv))
-    settings = from_flags(settings_class, values)
-    settings.validate()
-    settings.check_paths()
+    checked_settings(settings_class, values, required)

@@ -7,8 +7,9 @@ import dataclasses
 import itertools
 import math
 import os
-from typing import Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
+import tokenization
 from adapter_bert.common import errors
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.tasks import encodings
@@ -58,6 +59,8 @@ class Task:
     label_range: Optional[Tuple[float, float]] = None  # of a regression task; predictions are clipped to it
     submission: Optional[str] = None  # name of the file that the benchmark's server expects, if not the task's name
     test_rows: Optional[int] = None  # published number of rows of the test split
+    # Returns the examples of a split, given the data folder and the name of the split, instead of reading its file.
+    reader: Optional[Callable[[str, str], Iterable[InputExample]]] = None
 
     @property
     def is_regression(self) -> bool:
@@ -86,10 +89,14 @@ def _key(name: str) -> str:
 
 
 def register(task: Task) -> Task:
-    """Add a task under its name and aliases; raise a ValueError if one of them is taken."""
+    """Add a task under its name and aliases; raise a ValueError if one of them is taken.
+
+    The same task can be registered again, as when a notebook's cell is run twice; with a reader, a task of that name.
+    """
     keys = {_key(name) for name in (task.name,) + task.aliases}
     for key in keys:
-        if key in _TASKS:
+        other = _TASKS.get(key, task)
+        if other != task and not (task.reader and other.reader and task.name == other.name):
             raise ValueError(f"The task name '{key}' is taken by {_TASKS[key].name}.")
     _TASKS.update(dict.fromkeys(keys, task))
     return task
@@ -100,9 +107,14 @@ def names() -> List[str]:
     return list(dict.fromkeys(task.name for task in _TASKS.values()))
 
 
+def is_known(name: Optional[str]) -> bool:
+    """Return whether `get` finds a task with this name."""
+    return _key(name or "") in _TASKS
+
+
 def get(name: str) -> Task:
     """Return a task by name or alias; raise a `UserError` that lists all tasks if there is none."""
-    if _key(name) not in _TASKS:
+    if not is_known(name):
         raise errors.unknown("task", name, names())
     return _TASKS[_key(name)]
 
@@ -139,20 +151,37 @@ def read_examples(task: Task, data_dir: str, split_name: str, quiet: bool = Fals
 
     Examples of a split without labels get the first label, as in the original scripts, or 0.0.
     """
+    if task.reader:
+        place = f"the {split_name} split of {task.name}"
+        examples: Iterable[InputExample] = (_checked(task, each, place) for each in task.reader(data_dir, split_name))
+    else:
+        place = os.path.join(data_dir, task.split(split_name).file)
+        examples = convert_rows(task, split_name, read_rows(place), place, quiet)
+    is_empty = True
+    for example in examples:
+        is_empty = False
+        yield example
+    if is_empty:
+        raise errors.UserError(f"{place} contains no examples of {task.name}.")
+
+
+def convert_rows(
+    task: Task, split_name: str, rows: Iterable[Tuple[int, List[str]]], place: str, quiet: bool = False
+) -> Iterator[InputExample]:
+    """Yield the examples of numbered rows, see `read_rows`; messages name the place."""
     split = task.split(split_name)
-    path = os.path.join(data_dir, split.file)
-    label: Union[str, float] = 0.0 if task.is_regression else task.labels[0]
+    label = _unknown_label(task)
     columns_needed = split.columns_needed()
     count = 0
     skipped: List[int] = []
-    for number, row in read_rows(path):
+    for number, row in rows:
         if split.header and number == 1:
             continue
         if len(row) < columns_needed:
             if not split.skip_short_rows:
                 start = "\t".join(row)[:60]
                 raise errors.UserError(
-                    f"{path}, line {number}: expected at least {columns_needed} tab-separated columns, found "
+                    f"{place}, line {number}: expected at least {columns_needed} tab-separated columns, found "
                     f"{len(row)}: {start!r}."
                 )
             skipped.append(number)
@@ -161,14 +190,28 @@ def read_examples(task: Task, data_dir: str, split_name: str, quiet: bool = Fals
             continue
         count += 1
         if split.label is not None:
-            label = _read_label(task, row[split.label], f"{path}, line {number}")
+            label = _read_label(task, row[split.label], f"{place}, line {number}")
         text_b = None if split.text_b is None else row[split.text_b]
         yield InputExample(f"{split_name}-{number - 1}", row[split.text_a], text_b, label)
     if skipped and not quiet:
-        rows = f"{len(skipped)} of {len(skipped) + count} rows"
-        tf.logging.warning("%s: skipped %s with too few columns, first in line %d.", path, rows, skipped[0])
-    if not count:
-        raise errors.UserError(f"{path} contains no examples of {task.name}.")
+        found = f"{len(skipped)} of {len(skipped) + count} rows"
+        tf.logging.warning("%s: skipped %s with too few columns, first in line %d.", place, found, skipped[0])
+
+
+def _unknown_label(task: Task) -> Union[str, float]:
+    return 0.0 if task.is_regression else task.labels[0]
+
+
+def _checked(task: Task, example: InputExample, place: str) -> InputExample:
+    """Return an example that a user's code has created, with texts and label in the types that the project uses."""
+    texts = [
+        each if each is None else tokenization.convert_to_unicode(each) for each in (example.text_a, example.text_b)
+    ]
+    label: Union[str, float] = _unknown_label(task)
+    if example.label is not None:
+        text = str(example.label)
+        label = text if text in task.labels else _read_label(task, text, f"{place}, example {example.guid}")
+    return InputExample(str(example.guid), texts[0] or "", texts[1], label)
 
 
 def _read_label(task: Task, cell: str, place: str) -> Union[str, float]:

@@ -68,8 +68,18 @@ def load_data(settings: ClassifierSettings) -> TaskData:
     else:
         task = settings.known_task()
         names = [name for name, is_requested in requested.items() if is_requested]
-        splits: Dict[str, Any] = {name: tasks.StreamedSplit(task, settings.data_dir or "", name) for name in names}
+        # The code that creates the examples of a task with a reader is called only once.
+        sources = {name: (task, settings.data_dir or "", name) for name in names}
+        splits: Dict[str, Any] = {
+            name: list(tasks.read_examples(*source)) if task.reader else tasks.StreamedSplit(*source)
+            for name, source in sources.items()
+        }
         data = TaskData(task, splits)
+    if glue_submission.file_name(data.task) == TEST_RESULTS_FILE:
+        path = os.path.join(settings.output_dir or "", TEST_RESULTS_FILE)
+        raise errors.UserError(
+            f"The predictions of --task_name={data.task.name} would overwrite {path}; choose another name."
+        )
     if settings.primary_metric:
         task = dataclasses.replace(data.task, metrics=metrics.with_primary(settings.primary_metric, data.task))
         data = dataclasses.replace(data, task=task)
@@ -88,11 +98,6 @@ def _load_custom_data(settings: ClassifierSettings, requested: Dict[str, bool]) 
     splits = [name for name, is_requested in requested.items() if is_requested]
     labels = RunFolder(settings.output_dir or "").labels(settings)
     data = TaskData(*custom.read(settings.task_name or "", custom_data, splits, labels))
-    if glue_submission.file_name(data.task) == TEST_RESULTS_FILE:
-        path = os.path.join(settings.output_dir or "", TEST_RESULTS_FILE)
-        raise errors.UserError(
-            f"The predictions of --task_name={data.task.name} would overwrite {path}; choose another name."
-        )
     data.warn_of_overlap()
     return data
 
@@ -139,7 +144,7 @@ def write_predictions(
     lines = ["\t".join(map(str, row["logits" if task.is_regression else "probabilities"])) for row in rows]
     if settings.predict_header or settings.has_custom_data:
         lines.insert(0, "\t".join(task.labels or ["prediction"]))
-    path = folder.file(TEST_RESULTS_FILE)
+    path = folder.result_file(TEST_RESULTS_FILE, task.name)
     files.write_text(path, "\n".join(lines) + "\n")
     submission = glue_submission.write(task, [head.decode(row) for row in rows], folder.path)
     tf.logging.info("***** Predictions for %d examples: %s, %s *****", len(rows), path, submission)

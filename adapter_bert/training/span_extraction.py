@@ -143,11 +143,10 @@ def _log_fitted_threshold(settings: SquadSettings, trainer: Trainer) -> None:
 
 def _log_better_threshold(results: EvalResults) -> None:
     scores = results.metrics
-    if scores.get("best_f1", 0.0) > scores["f1"]:
-        tf.logging.info(
-            "With --null_score_diff_threshold=%s, F1 would be %.2f instead of %.2f%s.",
-            scores["best_f1_thresh"],
-            scores["best_f1"],
-            scores["f1"],
-            "" if scores["best_f1"] > results.majority["best_f1"] else ", the same as answering no question",
-        )
+    if scores.get("best_f1", 0.0) <= scores["f1"]:
+        return
+    if scores["best_f1"] <= results.majority["best_f1"]:
+        tf.logging.info("With no question answered, F1 would be %.2f instead of %.2f.", scores["best_f1"], scores["f1"])
+        return
+    threshold, f1s = scores["best_f1_thresh"], (scores["best_f1"], scores["f1"])
+    tf.logging.info("With --null_score_diff_threshold=%s, F1 would be %.2f instead of %.2f.", threshold, *f1s)

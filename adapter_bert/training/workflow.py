@@ -184,3 +184,16 @@ def _log(results: EvalResults, settings: Settings, history: History) -> None:
         if not results.step:
             advised = "The weights are untrained: add --do_train=true, or pass the --output_dir of a training run."
         tf.logging.warning("***** Collapsed: all predictions are the same. %s *****", advised)
+    elif _is_below_majority(results):
+        tf.logging.warning(
+            "***** %s is %.4f, below that of a constant prediction, %.4f. *****",
+            results.primary_metric,
+            results.primary,
+            results.majority[results.primary_metric],
+        )
+
+
+def _is_below_majority(results: EvalResults) -> bool:
+    """Return whether the most frequent class, the mean or no answer scores better than the model."""
+    score, constant = results.primary, results.majority.get(results.primary_metric)
+    return score is not None and constant is not None and score < constant

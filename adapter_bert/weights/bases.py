@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -50,6 +50,14 @@ def describe_tokenizer(tokenizer: Tokenizer) -> Dict[str, Any]:
         "entries": len(pieces),
         "vocabulary": fingerprints.of_text("\n".join(pieces)),
     }
+
+
+def _repeated_tokens(vocab_file: str) -> Dict[str, List[int]]:
+    """Return the tokens that a vocabulary contains more than once, with their line numbers from 1."""
+    lines: Dict[str, List[int]] = {}
+    for number, token in enumerate(tokenization.read_vocab_tokens(vocab_file), start=1):
+        lines.setdefault(token, []).append(number)
+    return {token: numbers for token, numbers in lines.items() if len(numbers) > 1}
 
 
 def describe_difference(keys: Sequence[str], found: Mapping[str, Any], expected: Mapping[str, Any]) -> Optional[str]:
@@ -128,12 +136,21 @@ class Base:
     def check_vocabulary(self) -> None:
         """Raise a `UserError` if config and tokenizer belong to different models."""
         entries, expected = len(self.tokenizer.vocab), self.config.vocab_size
-        if entries != expected:
+        if entries == expected:
+            return
+        found = f"The vocabulary {self.tokenizer_file} has {entries} entries"
+        expects = f"{self.config_file} has vocab_size {expected}"
+        repeated = _repeated_tokens(self.vocab_file) if self.vocab_file else {}
+        if repeated:
+            places = [f"{token!r} in lines {', '.join(map(str, lines))}" for token, lines in repeated.items()]
             raise errors.UserError(
-                f"The vocabulary {self.tokenizer_file} has {entries} entries, but {self.config_file} has vocab_size "
-                f"{expected}: they belong to different models. (If the embedding table was padded on purpose, append "
-                "lines [unused…] to the vocabulary.)"
+                f"{found}, because some are repeated ({errors.first_names(places)}), but {expects}. Use the file that "
+                "belongs to the checkpoint, or rename repeated entries to [unused…]."
             )
+        raise errors.UserError(
+            f"{found}, but {expects}: they belong to different models. (If the embedding table was padded on purpose, "
+            "append lines [unused…] to the vocabulary.)"
+        )
 
     @cached_property
     def shapes(self) -> Dict[str, Tuple[int, ...]]:

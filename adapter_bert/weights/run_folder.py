@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors, files, json_files, locks
 from adapter_bert.devices import compat
+from adapter_bert.evaluation import glue_submission
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.evaluation.scores import Scores
@@ -84,6 +85,19 @@ class RunFolder:
         """Return the path of a file in this folder."""
         return os.path.join(self.path, name)
 
+    def result_file(self, name: str, task: str) -> str:
+        """Return the path of a result file of a task.
+
+        The folder belongs to the task that was trained in it or else evaluated first. Results of other tasks, e.g. of
+        MNLI-mm in the folder of MNLI, have the task in their names, so that they do not replace those.
+        """
+        owner = self.read_settings().get("task_name")
+        if owner is None and tf.gfile.Exists(self.file(RESULTS_FILE)):
+            owner = self.read_results().task
+        if not owner or not task or owner.lower() == task.lower():
+            return self.file(name)
+        return self.file(_name_with_task(name, task))
+
     @property
     def pack_path(self) -> str:
         """Path of the run's pack: its best weights, or its last ones if none were scored."""
@@ -133,6 +147,9 @@ class RunFolder:
         outer = None if "://" in self.path else bank.containing(self.path)
         if outer:
             raise errors.UserError(f"--output_dir={self.path} is inside the bank {outer}: use another folder.")
+        if settings.task_name:
+            results = (RESULTS_TEXT_FILE, RESULTS_FILE, TEST_RESULTS_FILE)
+            other_names += tuple(_name_with_task(name, settings.task_name) for name in results)
         # A run that is continued or evaluated may name its own weights.
         starts = settings.do_train and not tf.gfile.Exists(self.file(SETTINGS_FILE))
         outputs = ("output_dir",) if starts else ("output_dir", *STARTING_POINTS)
@@ -245,8 +262,10 @@ class RunFolder:
 
     def write_results(self, results: EvalResults) -> None:
         """Write `eval_results.txt`, in the original's format, and `results.json`."""
-        files.write_text(self.file(RESULTS_TEXT_FILE), results.as_text())
-        results.write(self.file(RESULTS_FILE))
+        # Determine both first: whoever writes results owns the folder.
+        text, values = (self.result_file(name, results.task) for name in (RESULTS_TEXT_FILE, RESULTS_FILE))
+        files.write_text(text, results.as_text())
+        results.write(values)
 
     def result_files(self) -> List[str]:
         """Return the names of the result files that exist."""
@@ -285,6 +304,11 @@ class BestPack:
         if saved and not saved.metrics:
             pack = packs.read(self.folder.pack_path)
             packs.write(self.folder.pack_path, packs.with_scores(pack, scores))
+
+
+def _name_with_task(name: str, task: str) -> str:
+    stem, ending = os.path.splitext(name)
+    return f"{stem}_{glue_submission.safe_name(task)}{ending}"
 
 
 def _describe_holder(path: str) -> str:

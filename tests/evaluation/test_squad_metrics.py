@@ -93,14 +93,16 @@ def test_the_best_threshold_answers_questions_by_rising_null_odds():
     assert list(other.items())[-4:] == list(scores.items())[-4:], "independent of the threshold in use"
 
 
-def test_if_answering_nothing_is_best_the_caller_sets_the_threshold():
-    wrong = dict.fromkeys(GOLDS, "x")
+def test_if_answering_nothing_is_best_the_threshold_is_zero_as_in_the_official_script():
     odds = {"q1": -5.0, "n1": -4.0, "q2": -2.0, "n2": -2.0, "q3": -3.0}
-    scores = score_v2(GOLDS, wrong, odds)
+    scores = score_v2(GOLDS, dict.fromkeys(GOLDS, "x"), odds)
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (40.0, 0.0)
-    scores = score_v2(GOLDS, wrong, odds, none_threshold=-6.0)
-    assert (scores["best_f1"], scores["best_f1_thresh"]) == (40.0, -6.0)
-    assert score_v2(GOLDS, wrong, odds, threshold=-6.0)["f1"] == 40.0
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (40.0, 0.0)
+    assert score_v2(GOLDS, dict.fromkeys(GOLDS, "x"), odds, threshold=-6.0)["f1"] == 40.0
+    silent = score_v2({"q": ["cat"], "n": []}, {"q": "", "n": ""}, {"q": -4.0, "n": 3.0})
+    assert (silent["best_f1"], silent["best_f1_thresh"]) == (50.0, 0.0)
+    unanswerable = score_v2({"n1": [], "n2": []}, {"n1": "", "n2": ""}, {"n1": -4.0, "n2": 3.0})
+    assert (unanswerable["best_f1"], unanswerable["best_f1_thresh"]) == (100.0, 0.0)
 
 
 def test_there_must_be_something_to_score():

@@ -37,11 +37,11 @@ def test_a_task_is_trained_scored_and_predicted(given, tmp_path, name):
 def test_ax_is_scored_and_predicted_by_a_model_of_mnli_in_its_folder(given, tmp_path):
     run(given, do_train=True, task_name="MNLI", data_dir=write_task(tmp_path, "MNLI"))
     run(given, do_eval=True, do_predict=True, task_name="AX", data_dir=write_task(tmp_path, "AX"))
-    check_outputs(given["output_dir"], tasks.get("AX"), 3)
+    check_outputs(given["output_dir"], tasks.get("AX"), 3, "results_AX.json")
 
 
-def check_outputs(folder, task, dev_rows):
-    results = read_json(folder, "results.json")
+def check_outputs(folder, task, dev_rows, name="results.json"):
+    results = read_json(folder, name)
     assert (results["task"], results["primary_metric"]) == (task.name, task.primary_metric)
     assert set(task.metrics) <= set(results["metrics"])
     assert all(np.isfinite(value) for value in results["metrics"].values())

@@ -266,3 +266,26 @@ class TestNotebookNames:
         accuracy = np.mean(np.array([row["probabilities"].argmax() for row in rows]) == labels)
         assert result["eval_accuracy"] == pytest.approx(accuracy)
         assert {"eval_loss", "loss", "global_step"} <= set(result)
+
+
+def test_a_score_below_that_of_the_majority_class_is_reported(finished, cola_dir, tmp_path, log):
+    """The run has learned its task; with all labels exchanged, it is worse than a constant."""
+    text = read_text(cola_dir, "dev.tsv").replace("\t1\t", "\t-\t").replace("\t0\t", "\t1\t").replace("\t-\t", "\t0\t")
+    write_file(tmp_path, "exchanged/dev.tsv", text)
+    results = run(finished, data_dir=str(tmp_path / "exchanged"), do_eval=True)
+    assert results.primary < results.majority["matthews"] == 0.0
+    [warning] = [line for line in log if "constant prediction" in line]
+    assert_mentions(warning, "matthews", f"{results.primary:.4f}", "0.0000")
+
+
+def test_another_task_evaluated_in_the_folder_keeps_the_results_of_its_own(finished, tmp_path):
+    before = read_text(finished["output_dir"], "results.json")
+    write_file(tmp_path, "sst/dev.tsv", "sentence\tlabel\nthe cat is big\t1\nthe dog are big\t0\n")
+    write_file(tmp_path, "sst/test.tsv", "index\tsentence\n0\tthe cat is big\n")
+    run(finished, task_name="SST-2", data_dir=str(tmp_path / "sst"), do_eval=True, do_predict=True)
+    folder = finished["output_dir"]
+    assert read_text(folder, "results.json") == before
+    assert read_json(folder, "results_SST-2.json")["task"] == "SST-2"
+    assert "eval_accuracy" in read_text(folder, "eval_results_SST-2.txt")
+    lines = [len(read_text(folder, name).splitlines()) for name in ("test_results.tsv", "test_results_SST-2.tsv")]
+    assert lines == [10, 1]

@@ -13,7 +13,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import run_squad
-from adapter_bert.devices import estimators
 from adapter_bert.model.heads import SpanHead
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.model.tuning_modes import MODES
@@ -337,33 +336,6 @@ def test_the_log_summarizes_files_and_warns_of_overlap(tiny_bert, data, tmp_path
     span_extraction.load_data(run_squad.SquadSettings(**flags, do_train=True, do_eval=True))
     assert any(path in line and "12 paragraphs, 12 questions, 12 answers" in line for line in log)
     assert any("of 12 dev paragraphs" in line and "training set" in line for line in log)
-
-
-@pytest.mark.long
-def test_notebooks_build_and_train_with_the_arguments_of_the_original(tiny_bert, tmp_path):
-    config = tiny_config()
-    prefix = os.path.join(tiny_bert, "bert_model.ckpt")
-    model_fn = run_squad.model_fn_builder(config, prefix, 1e-3, 4, 1, False, False)
-    run_config = estimators.RunConfig(model_dir=str(tmp_path / "notebook"))
-    estimator = estimators.TPUEstimator(
-        use_tpu=False, model_fn=model_fn, config=run_config, train_batch_size=2, predict_batch_size=2
-    )
-
-    def make_dataset(**more):
-        features = {name: tf.ones([2, 12], tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
-        return tf.data.Dataset.from_tensors(dict(features, **more))
-
-    positions = {name: [1, 1] for name in SpanHead().label_types}
-    estimator.train(lambda params: make_dataset(**positions).repeat(4), max_steps=4)
-    rows = list(estimator.predict(lambda params: make_dataset(unique_ids=[1000000000, 1000000001])))
-    assert [int(row["unique_ids"]) for row in rows] == [1000000000, 1000000001]
-    assert rows[0]["start_logits"].shape == rows[0]["end_logits"].shape == (12,)
-    names = estimator.get_variable_names()
-    assert "bert/encoder/layer_0/output/adapters/weights1" in names and set(names) >= HEAD
-    with tf.Graph().as_default():
-        ids = tf.ones([2, 12], tf.int32)
-        start, end = run_squad.create_model(config, False, ids, ids, ids, False)
-        assert start.shape.as_list() == end.shape.as_list() == [2, 12]
 
 
 @pytest.mark.parametrize("shape", [(5, 2, 3), (1, 4), (7,)])

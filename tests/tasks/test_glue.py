@@ -116,9 +116,36 @@ def test_a_processor_returns_the_examples_of_its_task(tmp_path, processor, task_
     for file, (content, _) in LAYOUTS[task_name].items():
         write_file(tmp_path, file, content)
     for split in ("train", "dev", "test"):
-        examples = getattr(processor(), f"get_{split}_examples")(str(tmp_path))
-        assert as_tuples(examples) == read(task_name, tmp_path, split) != []
+        examples = as_tuples(getattr(processor(), f"get_{split}_examples")(str(tmp_path)))
+        expected = read(task_name, tmp_path, split)
+        if task_name == "MNLI":  # its rows have an id
+            prefix = "dev_matched" if split == "dev" else split
+            expected = [(f'{prefix}-"index {number} ', *rest) for number, (_, *rest) in enumerate(expected)]
+        assert examples == expected != []
     assert processor().get_labels() == list(tasks.get(task_name).labels)
+
+
+def test_a_notebook_can_create_examples_from_rows_as_in_the_original():
+    rows = [["tst", "1", "", "a b"], ["tst", "0", "*", "c"]]
+    assert as_tuples(ColaProcessor()._create_examples(rows, "train")) == [
+        ("train-0", "a b", None, "1"),
+        ("train-1", "c", None, "0"),
+    ]
+    header = ["index", "sentence"]
+    assert as_tuples(ColaProcessor()._create_examples([header, ["0", "a"]], "test")) == [("test-1", "a", None, "0")]
+    pair = ["1", "7", "8", "one", "two"]
+    assert as_tuples(MrpcProcessor()._create_examples([pair, pair], "mine")) == [("mine-1", "one", "two", "1")]
+    assert MrpcProcessor()._create_examples([pair], "dev") == []
+
+
+def test_a_subclass_may_override_a_step_of_a_processor(tmp_path):
+    class Mine(ColaProcessor):
+        def _create_examples(self, lines, set_type):
+            return [(set_type, len(lines)), *super()._create_examples(lines, set_type)]
+
+    write_file(tmp_path, "dev.tsv", table("tst|1||a", "tst|0||b"))
+    first, *rest = Mine().get_dev_examples(str(tmp_path))
+    assert (first, len(rest)) == (("dev", 2), 2)
 
 
 @pytest.mark.parametrize(

@@ -183,5 +183,7 @@ def test_a_notebook_can_subclass_the_base_processor(tmp_path):
     for method in (Mine().get_dev_examples, Mine().get_test_examples):
         with pytest.raises(NotImplementedError):
             method(str(tmp_path))
-    with pytest.raises(ValueError, match="Quoting is not supported"):
-        processors.DataProcessor._read_tsv(path, quotechar='"')
+    assert processors.DataProcessor._read_tsv(path, quotechar='"') == [["a", "b\n\nc\td"]]
+    assert processors.DataProcessor._read_tsv(path, quotechar="'") == [["a", '"b'], ["c", 'd"']]
+    broken = write_file(tmp_path, "broken.tsv", "a\n" + "b" * 200000 + "\n")
+    assert_mentions(message_of(processors.DataProcessor._read_tsv, broken, quotechar='"'), f"{broken}, line 2")

@@ -91,6 +91,12 @@ def test_a_bank_of_an_invalid_base_is_not_created(base, tmp_path):
         file.write("more\n")
     message = message_of(Bank.create, str(tmp_path / "bank"), bases.Base.find(broken))
     assert_mentions(message, f"{len(VOCABULARY) + 1} entries", f"vocab_size {len(VOCABULARY)}")
+    with open(os.path.join(broken, "vocab.txt"), "w") as file:
+        file.write("\n".join(VOCABULARY[:-2] + ["the", "cat"]) + "\n")
+    message = message_of(Bank.create, str(tmp_path / "bank"), bases.Base.find(broken))
+    lines = [VOCABULARY.index(word) + 1 for word in ("the", "cat")]
+    repeated = f"'the' in lines {lines[0]}, {len(VOCABULARY) - 1}, 'cat' in lines {lines[1]}, {len(VOCABULARY)}"
+    assert_mentions(message, repeated, f"{len(VOCABULARY) - 2} entries", f"vocab_size {len(VOCABULARY)}")
     assert os.listdir(tmp_path) == ["base"]
 
 

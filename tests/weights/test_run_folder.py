@@ -127,6 +127,24 @@ def test_results_are_read_as_they_were_written(tmp_path):
     assert {"eval_f1 = 0.5", "eval_loss = 1.5", "loss = 1.5", "global_step = 8", "majority_f1 = 0.0"} <= set(lines)
 
 
+def test_results_of_another_task_do_not_replace_those_of_the_folders_own(folder, flags, tmp_path):
+    own, other = (dataclasses.replace(RESULTS, task=task) for task in ("CoLA", "a/b"))
+    for results in (other, own, other):
+        folder.write_results(results)
+    assert folder.read_results() == own
+    assert EvalResults.read(folder.file("results_a_b.json")) == other
+    assert folder.result_file("test_results.tsv", "AX") == folder.file("test_results_AX.tsv")
+    evaluated = RunFolder(str(tmp_path / "evaluated"))  # nothing is trained here: it belongs to the first task
+    os.mkdir(evaluated.path)
+    for results in (other, own):
+        evaluated.write_results(results)
+    names = ["eval_results.txt", "eval_results_CoLA.txt", "results.json", "results_CoLA.json"]
+    assert sorted(os.listdir(evaluated.path)) == names
+    path = write_file(tmp_path, "out/results_AX.json", "{}")
+    settings = ClassifierSettings(**dict(flags, task_name="AX", bert_config_file=path))
+    assert_mentions(message_of(folder.check_outputs, settings), "--bert_config_file", path)
+
+
 def test_results_of_earlier_versions_may_lack_keys(tmp_path):
     path = tmp_path / "results.json"
     path.write_text('{"task": "CoLA", "primary_metric": "f1", "metrics": {"f1": 0.5}, "other": 1}')
