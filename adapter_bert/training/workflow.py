@@ -11,6 +11,7 @@ import optimization
 import tokenization
 from adapter_bert.common import errors
 from adapter_bert.devices import compat, estimators
+from adapter_bert.evaluation.class_report import MATRIX_CLASSES, ClassReport
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.evaluation.scores import Row, Scores
 from adapter_bert.model import parameters
@@ -22,7 +23,7 @@ from adapter_bert.training.trainer import Trainer
 from adapter_bert.weights import fingerprints, loading, packs
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.loading import WeightRequest, Weights
-from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
+from adapter_bert.weights.run_folder import CLASS_REPORT_FILE, BestPack, RunFolder, RunRecord
 
 
 def prepare(
@@ -118,12 +119,18 @@ def _make_best_pack(folder: RunFolder, record: RunRecord, spec: ModelSpec, base:
 
 
 def report(
-    trainer: Trainer, scores: Scores, majority: Mapping[str, float], data: Mapping[str, Any], rows: Sequence[Row]
+    trainer: Trainer,
+    scores: Scores,
+    majority: Mapping[str, float],
+    data: Mapping[str, Any],
+    rows: Sequence[Row],
+    classes: Optional[ClassReport] = None,
 ) -> EvalResults:
     """Log the results of the dev split, write both result files, and add the scores to the pack of a training run.
 
     `majority` are the scores of a constant prediction: the most frequent class, the mean, or no answer. `data` has size
-    and fingerprint of each split. The logits of `rows` are hashed, to compare runs.
+    and fingerprint of each split. The logits of `rows` are hashed, to compare runs. `classes` has the scores of each
+    class.
     """
     spec, record, weights = trainer.spec, trainer.record, trainer.weights
     results = EvalResults(
@@ -152,8 +159,10 @@ def report(
         versions=compat.versions(),
         settings=record.training_settings(),
         command=dataclasses.asdict(record.settings),
+        **(classes or ClassReport())._asdict(),
     )
     _log(results, trained=record.settings.do_train)
+    _log_classes(results.class_report, trainer.folder)
     if record.settings.do_train:
         trainer.best_pack.add_scores(scores)
     trainer.folder.write_results(results)
@@ -171,3 +180,13 @@ def _log(results: EvalResults, trained: bool) -> None:
         if not results.step:
             advice = "The weights are untrained: add --do_train=true, or pass the --output_dir of a training run."
         tf.logging.warning("***** Collapsed: all predictions are the same. %s *****", advice)
+
+
+def _log_classes(classes: ClassReport, folder: RunFolder) -> None:
+    if not classes:
+        return
+    for line in classes.as_text(for_screen=True).splitlines():
+        tf.logging.info("  %s", line)
+    count = len(classes.per_class)
+    if count > MATRIX_CLASSES:
+        tf.logging.info("The confusion matrix of %d classes: %s", count, folder.file(CLASS_REPORT_FILE))
