@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
-from typing import Iterable, Iterator, TypeVar
+from typing import Iterable, Iterator, Optional, TypeVar
 
 import tensorflow.compat.v1 as tf
+from tqdm import tqdm
 
 Item = TypeVar("Item")
 
@@ -20,14 +23,29 @@ def format_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def with_progress(items: Iterable[Item], total: int, action: str, unit: str) -> Iterator[Item]:
-    """Yield the items; log lines such as `features 500/2000  50.0 examples/s  0:30 left`."""
+def with_bar(items: Iterable[Item], total: Optional[int], action: str, unit: str) -> Iterator[Item]:
+    """Yield the items; show a bar on a terminal, otherwise log lines as `with_progress` does."""
+    if not sys.stderr.isatty():
+        return with_progress(items, total, action, unit)
+    # tqdm draws nothing if the terminal does not report its size.
+    columns, rows = shutil.get_terminal_size()
+    return iter(tqdm(items, action, total, unit=" " + unit, ncols=columns, nrows=rows))
+
+
+def with_progress(items: Iterable[Item], total: Optional[int], action: str, unit: str) -> Iterator[Item]:
+    """Yield the items; log lines such as `features 500/2000  50.0 examples/s  0:30 left`.
+
+    If the total is not known, the lines do not have it and the time left.
+    """
     started = logged = time.perf_counter()
     for done, item in enumerate(items):
         now = time.perf_counter()
         if done and now - logged >= LOG_SECONDS:
             logged = now
             speed = done / (now - started)
-            left = format_seconds(max(total - done, 0) / speed)
-            tf.logging.info("%s %d/%d  %.1f %s/s  %s left", action, done, total, speed, unit, left)
+            if total is None:
+                tf.logging.info("%s %d  %.1f %s/s", action, done, speed, unit)
+            else:
+                left = format_seconds(max(total - done, 0) / speed)
+                tf.logging.info("%s %d/%d  %.1f %s/s  %s left", action, done, total, speed, unit, left)
         yield item
