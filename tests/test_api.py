@@ -81,14 +81,16 @@ def test_the_documentation_works_as_written(tmp_path, monkeypatch):
         f"the cat {'is' if number % 2 else 'are'} {number},{'good' if number % 2 else 'bad'}" for number in range(64)
     ]
     write_file(tmp_path, "reviews.csv", "text,label\n" + "\n".join(rows) + "\n")
-    for name in ("train.json", "dev.json"):
-        write_squad(str(tmp_path / name), 8)
+    write_squad(str(tmp_path / "train.json"), 32)
+    write_squad(str(tmp_path / "dev.json"), 4, 32)
     monkeypatch.chdir(tmp_path)
-    blocks, names, shown = code_blocks(), {}, io.StringIO()
+    blocks, names, shown, squad = code_blocks(), {}, io.StringIO(), None
     assert len(blocks) == 6
     with contextlib.redirect_stdout(shown):
-        for block in blocks:
+        for block in [*blocks, blocks[0]]:
             exec(compile(block, "python_api.md", "exec"), names)
-    assert names["results"].metrics["accuracy"] >= 0 and names["run"].results.primary_metric == "f1"
+            squad = squad if "squad" not in block else names["run"]
+    assert names["results"].metrics == names["run"].results.metrics, "the run was trained again"
+    assert squad.results.primary_metric == "f1"
     assert_mentions(shown.getvalue(), "gold \\ predicted", "adapter_pack.safetensors", "Did you mean 'learning_rate'?")
     assert sorted(os.listdir("bank/packs")) == ["reviews.safetensors"]
