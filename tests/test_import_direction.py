@@ -31,6 +31,7 @@ ORDER = [
     ["adapter_bert.weights.exchange"],
     ["adapter_bert.training"],
     ["adapter_bert.experiments", "adapter_bert.baselines", "adapter_bert.serving"],
+    ["adapter_bert.api"],
     ["run_classifier", "run_squad", "scripts", "benchmarks"],
 ]
 LEVEL: Dict[str, int] = {name: level for level, names in enumerate(ORDER) for name in names}

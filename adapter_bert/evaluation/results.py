@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 from adapter_bert.common import errors, files, json_files
+from adapter_bert.evaluation.class_report import ClassReport
 
 _NO_DEFAULT = ("task", "primary_metric", "metrics", "loss", "seed")
+# Left out of the file if they are empty.
+_OPTIONAL = ("details", "per_class", "confusion_matrix")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,17 +34,24 @@ class EvalResults:
     versions: Mapping[str, str]  # of the software
     settings: Mapping[str, Any]  # of the training run
     command: Mapping[str, Any]  # settings of the command that evaluated
+    per_class: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)  # see `ClassReport`
+    confusion_matrix: Sequence[Sequence[int]] = dataclasses.field(default_factory=list)
 
     @property
     def primary(self) -> Any:
         """The score that selects the best weights."""
         return self.metrics[self.primary_metric]
 
+    @property
+    def class_report(self) -> ClassReport:
+        """Scores of each class and the confusion matrix; empty for tasks without classes."""
+        return ClassReport(self.per_class, self.confusion_matrix)
+
     @classmethod
     def read(cls, path: str) -> EvalResults:
         """Read `results.json`; files written by earlier versions may lack keys or have additional ones."""
         content = json_files.read_object(path)
-        defaults: Dict[str, Any] = {"collapsed": False, "step": 0, **dict.fromkeys(_NO_DEFAULT)}
+        defaults: Dict[str, Any] = {"collapsed": False, "step": 0, "confusion_matrix": [], **dict.fromkeys(_NO_DEFAULT)}
         hints = dict(typing.get_type_hints(cls), metrics=Mapping[str, Optional[float]])
         values = {name: content.get(name, defaults.get(name, {})) for name in hints}
         json_files.check_types(values, hints, path)
@@ -57,7 +67,7 @@ class EvalResults:
         """Return the content of `results.json`."""
         # Not dataclasses.asdict, which would copy the whole history.
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: value for name, value in values.items() if name != "details" or value}
+        return {name: value for name, value in values.items() if name not in _OPTIONAL or value}
 
     def as_text(self, digits: Optional[int] = None) -> str:
         """Return the lines of `eval_results.txt`: `key = value`, sorted, including the original's keys.

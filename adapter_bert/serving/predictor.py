@@ -27,10 +27,12 @@ from adapter_bert.pipeline.features import Encoder
 from adapter_bert.tasks.task import InputExample
 from adapter_bert.weights import bases, checkpoints, loading, packs
 from adapter_bert.weights.assigner import WeightAssigner
+from adapter_bert.weights.bank import Bank
 from adapter_bert.weights.loading import WeightRequest
 from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
 
 Text = Union[str, Tuple[str, str]]
+Path = Union[str, "os.PathLike[str]"]
 
 
 class Prediction(NamedTuple):
@@ -119,6 +121,14 @@ class Predictor:
             )
         return cls(adapter_pack=output_dir, **changes)
 
+    @classmethod
+    def from_bank(cls, bank: str, task: str, **changes: Any) -> Predictor:
+        """Load a task from a bank, by the name of its pack; `changes` are arguments of `Predictor`."""
+        with files.user_errors():
+            opened = Bank.open(bank)
+            path = opened.path(task)
+        return cls(adapter_pack=path, **{**opened.base.flags(), **changes})
+
     def __enter__(self) -> Predictor:
         return self
 
@@ -158,6 +168,47 @@ class Predictor:
     def _check_open(self) -> None:
         if not self._is_open:
             raise errors.UserError("This predictor is closed. Create a new one.")
+
+
+def load(
+    run: Optional[Path] = None,
+    adapter_pack: Optional[Path] = None,
+    bank: Optional[Path] = None,
+    task: Optional[str] = None,
+    bert_dir: Optional[Path] = None,
+    **changes: Any,
+) -> Predictor:
+    """Load a trained task from one of three places.
+
+    Args:
+      run: the output folder of a training run.
+      adapter_pack: a pack; its base is `bert_dir` or the argument `init_checkpoint` of `Predictor`.
+      bank: a bank; `task` is the name of a pack in it.
+      task: see `bank`.
+      bert_dir: folder of the base, e.g. if it was moved since training.
+      **changes: other arguments of `Predictor`.
+
+    Raises:
+      errors.UserError: the arguments or the files do not belong together.
+    """
+    given = [name for name, value in (("run", run), ("adapter_pack", adapter_pack), ("bank", bank)) if value]
+    if len(given) != 1:
+        raise errors.UserError(f"Expected one of run, adapter_pack and bank; found {errors.first_names(given)}.")
+    if bool(bank) != bool(task):
+        raise errors.UserError(f"bank and task belong together; found bank={bank} and task={task}.")
+    has_base = bool(bert_dir or changes.get("init_checkpoint"))
+    if bank and has_base:
+        raise errors.UserError(f"The bank {bank} has its own base: omit bert_dir and init_checkpoint.")
+    if adapter_pack and not has_base:
+        raise errors.UserError(f"adapter_pack={adapter_pack} needs its base: give bert_dir or init_checkpoint.")
+    if bert_dir:
+        with files.user_errors():
+            changes = {**bases.Base.find(os.fspath(bert_dir)).flags(), **changes}
+    if bank:
+        return Predictor.from_bank(os.fspath(bank), task or "", **changes)
+    if run:
+        return Predictor.from_run(os.fspath(run), **changes)
+    return Predictor(adapter_pack=os.fspath(adapter_pack or ""), **changes)
 
 
 def _as_pairs(texts: Sequence[Text]) -> List[Tuple[str, Optional[str]]]:

@@ -8,7 +8,7 @@ from typing import Dict, Optional
 from adapter_bert import tasks
 from adapter_bert.common import errors
 from adapter_bert.evaluation import metrics
-from adapter_bert.settings.flags import MODEL, TRAINING, Limits, setting
+from adapter_bert.settings.flags import MODEL, NOT_NEGATIVE, TRAINING, Limits, setting
 from adapter_bert.settings.groups import Settings
 from adapter_bert.tasks import custom
 
@@ -29,6 +29,9 @@ class ClassifierSettings(Settings):
         f"Metric that selects the best weights: {', '.join(METRIC_NAMES)}. Default: the task's own.",
         TRAINING,
         Limits(choices=METRIC_NAMES),
+    )
+    worst_mistakes: int = setting(
+        0, "Write this many dev examples with the highest loss to worst_mistakes.csv.", None, NOT_NEGATIVE
     )
     class_weights: str = setting(
         "none", "Class weights of the loss: none, balanced (inverse frequency), or e.g. ham=0.5,spam=4.", TRAINING

@@ -71,9 +71,7 @@ def decode(data: bytes, path: str, encoding: Optional[str]) -> Tuple[str, Option
 
     Returns the text without a byte order mark, and a remark for a warning if the encoding was guessed.
     """
-    for signature, kind, remedy in _BINARY_FORMATS:
-        if data.startswith(signature):
-            raise errors.UserError(f"{path} is not a text file: it seems to be {kind}. {remedy}.")
+    check_is_text(data, path)
     # Some programs write UTF-8's mark before other encodings too.
     has_mark = data.startswith(codecs.BOM_UTF8)
     data = data[len(codecs.BOM_UTF8) :] if has_mark else data
@@ -85,6 +83,13 @@ def decode(data: bytes, path: str, encoding: Optional[str]) -> Tuple[str, Option
     if "\0" in text:
         raise errors.UserError(_nul_message(data, path))
     return text[1:] if text.startswith("\ufeff") else text, remark
+
+
+def check_is_text(data: bytes, path: str) -> None:
+    """Raise a `UserError` if the first bytes of a file are those of a format that is not text, e.g. Excel's."""
+    for signature, kind, remedy in _BINARY_FORMATS:
+        if data.startswith(signature):
+            raise errors.UserError(f"{path} is not a text file: it seems to be {kind}. {remedy}.")
 
 
 def _decode_detected(data: bytes, path: str) -> Tuple[str, Optional[str]]:

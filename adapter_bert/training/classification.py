@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert import tasks
 from adapter_bert.common import errors, files
 from adapter_bert.evaluation import glue_submission, metrics
+from adapter_bert.evaluation.class_report import class_report, worst_mistakes
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.evaluation.scores import Row, Scorer, score_rows
 from adapter_bert.model.heads import ClassificationHead, LabelHead, RegressionHead
@@ -20,10 +21,10 @@ from adapter_bert.pipeline.feature_store import FeatureStore
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.tasks import custom
 from adapter_bert.tasks.task_data import TaskData
-from adapter_bert.training import workflow
+from adapter_bert.training import prediction_files, workflow
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
-from adapter_bert.training.trainer import SplitFeatures
+from adapter_bert.training.trainer import SplitFeatures, Trainer
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import TEST_RESULTS_FILE, RunFolder
 
@@ -50,11 +51,9 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
             TrainingLoop(trainer, schedule, features["train"], dev).run()
         for split, rows in trainer.predict([features[name] for name in ("dev", "test") if name in features]):
             if split == "dev":
-                scores, labels = score(rows), np.array([row["label_ids"] for row in rows])
-                majority = metrics.majority_class_score(list(scores.metrics), labels)
-                results = workflow.report(trainer, scores, majority, data.sizes(), rows)
+                results = evaluate(settings, trainer, data, head, rows)
             else:
-                write_predictions(settings, folder, data.task, head, rows)
+                write_predictions(settings, folder, data, head, rows)
     if settings.do_train or settings.do_eval:
         tf.logging.info("***** Done: weights %s, results in %s *****", trainer.weights.path, folder.path)
     return results
@@ -133,18 +132,39 @@ def make_scorer(head: LabelHead, task: tasks.Task) -> Scorer:
     return functools.partial(score_rows, names, head)
 
 
+def evaluate(
+    settings: ClassifierSettings, trainer: Trainer, data: TaskData, head: LabelHead, rows: Sequence[Row]
+) -> EvalResults:
+    """Score the predictions for the dev split, and write the results and the worst mistakes."""
+    scores, labels = make_scorer(head, data.task)(rows), np.array([row["label_ids"] for row in rows])
+    majority = metrics.majority_class_score(list(scores.metrics), labels)
+    predictions = [head.decode(row) for row in rows]
+    classes = None if data.task.is_regression else class_report(data.task.labels, labels, np.array(predictions))
+    results = workflow.report(trainer, scores, majority, data.sizes(), rows, classes)
+    if settings.worst_mistakes:
+        is_wrong = labels != np.array(predictions)
+        worst = worst_mistakes(np.array([row["loss"] for row in rows]), is_wrong, settings.worst_mistakes)
+        prediction_files.write_mistakes(trainer.folder, data.task, data.splits["dev"], rows, predictions, worst)
+    return results
+
+
 def write_predictions(
-    settings: ClassifierSettings, folder: RunFolder, task: tasks.Task, head: LabelHead, rows: Sequence[Row]
+    settings: ClassifierSettings, folder: RunFolder, data: TaskData, head: LabelHead, rows: Sequence[Row]
 ) -> None:
     """Write the predictions for the test split.
 
     `test_results.tsv` has one line of class probabilities (or the predicted number) for each example. The predicted
-    labels are written in the format of GLUE's server, e.g. `CoLA.tsv`.
+    labels are written in the format of GLUE's server, e.g. `CoLA.tsv`. For custom data, `test_predictions.csv` has both
+    next to the texts.
     """
+    task = data.task
     lines = ["\t".join(map(str, row["logits" if task.is_regression else "probabilities"])) for row in rows]
     if settings.predict_header or settings.has_custom_data:
         lines.insert(0, "\t".join(task.labels or ["prediction"]))
     path = folder.result_file(TEST_RESULTS_FILE, task.name)
     files.write_text(path, "\n".join(lines) + "\n")
-    submission = glue_submission.write(task, [head.decode(row) for row in rows], folder.path)
-    tf.logging.info("***** Predictions for %d examples: %s, %s *****", len(rows), path, submission)
+    predictions = [head.decode(row) for row in rows]
+    written = [path, glue_submission.write(task, predictions, folder.path)]
+    if settings.has_custom_data:
+        written.append(prediction_files.write_predictions(folder, task, data.splits["test"], rows, predictions))
+    tf.logging.info("***** Predictions for %d examples: %s *****", len(rows), ", ".join(written))

@@ -11,6 +11,7 @@ import optimization
 import tokenization
 from adapter_bert.common import errors
 from adapter_bert.devices import compat, estimators
+from adapter_bert.evaluation.class_report import MATRIX_CLASSES, ClassReport
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.evaluation.scores import Row, Scores
@@ -25,7 +26,7 @@ from adapter_bert.weights import fingerprints, loading, packs
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.exchange import known_bases
 from adapter_bert.weights.loading import WeightRequest, Weights
-from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
+from adapter_bert.weights.run_folder import CLASS_REPORT_FILE, BestPack, RunFolder, RunRecord
 
 
 def load_base(settings: Settings) -> Base:
@@ -131,12 +132,18 @@ def _make_best_pack(folder: RunFolder, record: RunRecord, spec: ModelSpec, base:
 
 
 def report(
-    trainer: Trainer, scores: Scores, majority: Mapping[str, float], data: Mapping[str, Any], rows: Sequence[Row]
+    trainer: Trainer,
+    scores: Scores,
+    majority: Mapping[str, float],
+    data: Mapping[str, Any],
+    rows: Sequence[Row],
+    classes: Optional[ClassReport] = None,
 ) -> EvalResults:
     """Log the results of the dev split, write both result files, and add the scores to the pack of a training run.
 
     `majority` are the scores of a constant prediction: the most frequent class, the mean, or no answer. `data` has size
-    and fingerprint of each split. The logits of `rows` are hashed, to compare runs.
+    and fingerprint of each split. The logits of `rows` are hashed, to compare runs. `classes` has the scores of each
+    class.
     """
     spec, record, weights = trainer.spec, trainer.record, trainer.weights
     results = EvalResults(
@@ -165,8 +172,10 @@ def report(
         versions=compat.versions(),
         settings=record.training_settings(),
         command=dataclasses.asdict(record.settings),
+        **(classes or ClassReport())._asdict(),
     )
     _log(results, record.settings, trainer.folder.history())
+    _log_classes(results.class_report, trainer.folder, results.task)
     if record.settings.do_train:
         trainer.best_pack.add_scores(scores)
     trainer.folder.write_results(results)
@@ -197,3 +206,13 @@ def _is_below_majority(results: EvalResults) -> bool:
     """Return whether the most frequent class, the mean or no answer scores better than the model."""
     score, constant = results.primary, results.majority.get(results.primary_metric)
     return score is not None and constant is not None and score < constant
+
+
+def _log_classes(classes: ClassReport, folder: RunFolder, task: str) -> None:
+    if not classes:
+        return
+    for line in classes.as_text(for_screen=True).splitlines():
+        tf.logging.info("  %s", line)
+    count = len(classes.per_class)
+    if count > MATRIX_CLASSES:
+        tf.logging.info("The confusion matrix of %d classes: %s", count, folder.result_file(CLASS_REPORT_FILE, task))

@@ -27,6 +27,10 @@ HISTORY_FILE = "training.json"
 RESULTS_FILE = "results.json"
 RESULTS_TEXT_FILE = "eval_results.txt"
 TEST_RESULTS_FILE = "test_results.tsv"
+CLASS_REPORT_FILE = "class_report.txt"
+# Not `.tsv`, which are names of tasks.
+TEST_PREDICTIONS_FILE = "test_predictions.csv"
+WORST_MISTAKES_FILE = "worst_mistakes.csv"
 # Folder of the dev score summaries, which TensorBoard shows as a separate run.
 EVAL_SUMMARIES = "eval"
 # Held by a training. It contains a JSON object that says by whom.
@@ -34,6 +38,7 @@ LOCK_FILE = ".lock"
 # Names of files that a run writes. Predictions of classification tasks have the task's name, see `glue_submission`.
 _WRITTEN = re.compile(
     r"settings\.json|training\.json|results\.json|eval_results\.txt|test_results\.tsv|checkpoint|\.lock|"
+    r"class_report\.txt|test_predictions\.csv|worst_mistakes\.csv|"
     r"(nbest_)?predictions\.json|null_odds\.json|adapter_pack\.safetensors|"
     r"(model|optimizer)\.ckpt-\d+(\..+)?|events\.out\.tfevents\..+"
 )
@@ -261,10 +266,13 @@ class RunFolder:
         return EvalResults.read(self.file(RESULTS_FILE))
 
     def write_results(self, results: EvalResults) -> None:
-        """Write `eval_results.txt`, in the original's format, and `results.json`."""
-        # Determine both first: whoever writes results owns the folder.
-        text, values = (self.result_file(name, results.task) for name in (RESULTS_TEXT_FILE, RESULTS_FILE))
+        """Write `eval_results.txt`, in the original's format, `class_report.txt` and `results.json`."""
+        # Determine all paths first: whoever writes results owns the folder.
+        names = (RESULTS_TEXT_FILE, CLASS_REPORT_FILE, RESULTS_FILE)
+        text, report, values = (self.result_file(name, results.task) for name in names)
         files.write_text(text, results.as_text())
+        if results.class_report:
+            files.write_text(report, results.class_report.as_text() + "\n")
         results.write(values)
 
     def result_files(self) -> List[str]:

@@ -99,6 +99,7 @@ PREPARATION: Dict[str, Union[Callable[[str], Any], List[str]]] = {
     "cola": lambda folder: helpers.write_cola(os.path.join(folder, "cola"), 8, 4, 3),
     "squad": _write_squad,
     "texts": _write_texts,
+    "table": lambda folder: helpers.write_file(pathlib.Path(folder), "table.csv", "id,text\n1,the cat\n2,the dog\n"),
     "run": TRAIN,
     "predictions": _write_predictions,
     "squad run": TRAIN_SQUAD,
@@ -143,6 +144,12 @@ COMMANDS = {
     "predict texts": Command(
         ("bert", "cola", "run", "texts"),
         ["scripts/predict.py", "--run=run", "--input=texts.txt", "--init_checkpoint=bert/bert_model.ckpt"],
+        is_slow=True,
+    ),
+    "predict table": Command(
+        ("bert", "packs", "bank", "one", "table"),
+        ["scripts/predict.py", "--bank=bank", "--task=one", "--input=table.csv", "--output=out/predicted.csv"],
+        ("out",),
         is_slow=True,
     ),
     "score squad": Command(

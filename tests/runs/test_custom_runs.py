@@ -142,8 +142,14 @@ def trained_reviews(tiny_bert, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reviews")
     flags = reviews_flags(tiny_bert, folder)
     (folder / "new.csv").write_text("review\nthe cat is big\nthe cat are big\n")
-    run(flags, do_train=True, do_eval=True, do_predict=True, test_file=str(folder / "new.csv"))
+    phases = {"do_train": True, "do_eval": True, "do_predict": True, "worst_mistakes": 2}
+    run(flags, **phases, test_file=str(folder / "new.csv"))
     return flags
+
+
+def read_csv(*parts):
+    with open(os.path.join(*parts), newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 class TestCustomData:
@@ -160,6 +166,36 @@ class TestCustomData:
         assert header == "bad\tgood\tso-so" and probabilities.shape == (2, 3)
         words = [labels[index] for index in probabilities.argmax(axis=1)]
         assert read_text(folder, "Reviews.tsv") == "index\tprediction\n0\t{}\n1\t{}\n".format(*words)
+
+    def test_predictions_are_written_next_to_the_texts(self, trained_reviews):
+        folder = trained_reviews["output_dir"]
+        rows = read_csv(folder, "test_predictions.csv")
+        assert [row["text"] for row in rows] == ["the cat is big", "the cat are big"] and "text_pair" not in rows[0]
+        for row, line in zip(rows, read_text(folder, "test_results.tsv").splitlines()[1:]):
+            values = [row[f"probability_{label}"] for label in ("bad", "good", "so-so")]
+            assert list(map(float, values)) == list(map(float, line.split("\t")))
+            assert row["probability"] == row[f"probability_{row['predicted_label']}"] == max(values, key=float)
+        found = [line.split("\t")[1] for line in read_text(folder, "Reviews.tsv").splitlines()[1:]]
+        assert [row["predicted_label"] for row in rows] == found
+
+    def test_each_class_is_scored(self, trained_reviews):
+        folder = trained_reviews["output_dir"]
+        results = read_json(folder, "results.json")
+        matrix = np.array(results["confusion_matrix"])
+        assert list(results["per_class"]) == ["bad", "good", "so-so"] and matrix.shape == (3, 3)
+        assert matrix.sum() == results["data"]["dev"]["examples"]
+        assert matrix.trace() / matrix.sum() == pytest.approx(results["metrics"]["accuracy"])
+        assert [scores["support"] for scores in results["per_class"].values()] == matrix.sum(axis=1).tolist()
+        assert read_text(folder, "class_report.txt").count("so-so") == 3
+
+    def test_the_worst_mistakes_are_written_with_their_texts(self, trained_reviews):
+        folder, lines = trained_reviews["output_dir"], read_text(trained_reviews["train_file"])
+        matrix = read_json(folder, "results.json")["confusion_matrix"]
+        rows = read_csv(folder, "worst_mistakes.csv")
+        assert 0 < len(rows) == min(2, np.sum(matrix) - np.trace(matrix))
+        for row in rows:
+            assert row["predicted_label"] != row["label"] and f'"{row["text"]}",{row["label"]}' in lines
+            assert float(row["loss"]) == pytest.approx(-np.log(float(row[f"probability_{row['label']}"])), rel=1e-4)
 
     @pytest.mark.parametrize("is_elsewhere", [False, True])
     def test_labels_are_recorded(self, trained_reviews, tmp_path, is_elsewhere):

@@ -1,12 +1,10 @@
-"""`Predictor` and scripts/predict.py give the same predictions as run_classifier.py."""
+"""`Predictor` gives the same predictions as run_classifier.py."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,40 +14,8 @@ from adapter_bert.serving.predictor import Prediction, Predictor, _batches
 from adapter_bert.tasks.task import InputExample
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.exchange import huggingface
-from run_classifier import ClassifierSettings, run_task
-from scripts import predict as predict_script
-from tests.helpers import assert_mentions, base_flags, make_pack, message_of, tiny_config, write_bert
-
-
-@pytest.fixture(scope="module")
-def trained(tiny_bert, cola_dir, tmp_path_factory):
-    """Return the output folder of a short run with predictions of the test split."""
-    flags = base_flags(tiny_bert, cola_dir, str(tmp_path_factory.mktemp("predictor") / "run"))
-    run_task(ClassifierSettings(**flags, num_train_epochs=1, learning_rate=1e-2, do_train=True, do_predict=True))
-    return flags["output_dir"]
-
-
-@pytest.fixture(scope="module")
-def sentences(cola_dir):
-    with open(os.path.join(cola_dir, "test.tsv")) as file:
-        return [line.rstrip("\n").split("\t")[1] for line in file][1:]
-
-
-@pytest.fixture(scope="module")
-def predictor(trained):
-    with Predictor.from_run(trained, threads=1) as made:
-        yield made
-
-
-def write_pack(tmp_path, tiny_bert, **config):
-    """Write a random pack; return its path."""
-    path = str(tmp_path / "pack.safetensors")
-    packs.write(path, make_pack(bases.Base.find(tiny_bert), **config))
-    return path
-
-
-def probabilities(predictions):
-    return [list(prediction.probabilities.values()) for prediction in predictions]
+from tests.helpers import assert_mentions, make_pack, message_of, tiny_config, write_bert
+from tests.serving.helpers import probabilities, write_pack
 
 
 def test_probabilities_equal_those_of_run_classifier(trained, sentences, predictor):
@@ -165,41 +131,6 @@ class TestErrors:
     def test_a_pack_for_question_answering(self, tiny_bert, tmp_path):
         path = write_pack(tmp_path, tiny_bert, head="span")
         assert_mentions(message_of(Predictor, "unused", path), path, "run_squad.py")
-
-
-class TestScript:
-    def run(self, monkeypatch, capsys, words, given=""):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
-        predict_script.main(words)
-        return capsys.readouterr().out.splitlines()
-
-    def test_each_line_gets_one_line_of_output(self, monkeypatch, capsys, trained, predictor, sentences):
-        lines = self.run(monkeypatch, capsys, ["--run=" + trained], "\n".join(sentences) + "\n")
-        assert lines[0] == "label\t0\t1"
-        expected = predictor.predict(sentences)
-        rows = [line.split("\t") for line in lines[1:]]
-        assert [row[0] for row in rows] == [prediction.label for prediction in expected]
-        found = [[float(value) for value in row[1:]] for row in rows]
-        np.testing.assert_allclose(found, probabilities(expected), atol=1e-5)
-
-    def test_pairs_from_a_file_line_by_line(self, monkeypatch, capsys, trained, predictor, tmp_path):
-        (tmp_path / "pairs.tsv").write_text("the cat is\tbig .\nthe dog\n")
-        words = ["--run=" + trained, "--pairs", "--line_by_line", "--input=" + str(tmp_path / "pairs.tsv")]
-        lines = self.run(monkeypatch, capsys, words)
-        expected = predictor.predict([("the cat is", "big ."), "the dog"])
-        assert [line.split("\t")[0] for line in lines[1:]] == [prediction.label for prediction in expected]
-
-    def test_input_that_cannot_be_read_is_reported(self, monkeypatch, trained):
-        with open(os.open(os.devnull, os.O_WRONLY)) as closed:
-            monkeypatch.setattr(sys, "stdin", closed)
-            with pytest.raises(SystemExit) as caught:
-                predict_script.main(["--run=" + trained])
-        assert_mentions(str(caught.value), "error: ", "input", "Bad file descriptor")
-
-    def test_a_missing_run_is_reported(self):
-        with pytest.raises(SystemExit) as caught:
-            predict_script.main(["--run=nowhere"])
-        assert_mentions(str(caught.value), "error: --run=nowhere")
 
 
 def test_probabilities_equal_hugging_faces(tmp_path):

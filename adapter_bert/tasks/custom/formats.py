@@ -19,6 +19,8 @@ from adapter_bert.tasks.custom import archives
 from adapter_bert.tasks.custom.table import LABEL_COLUMN, MISSING, TEXT_COLUMN, Table, TableRow, one_line
 
 _KIND_BY_EXTENSION = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+# Other tables; the reader explains how to convert them.
+_SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods")
 _DELIMITER_NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
 # If the first line ends like this, a lone CR is text, except at the end of the file.
 _LF_OR_CRLF = re.compile(r"\r?\n|\r\Z")
@@ -66,6 +68,11 @@ def read_table(
     if not table.rows:
         raise errors.UserError(f"{path} ({table.layout}) contains no rows.")
     return table
+
+
+def has_table_name(path: str) -> bool:
+    """Return whether a file has the ending of a table, including those that must be converted first."""
+    return os.path.splitext(path)[1].lower() in (*_KIND_BY_EXTENSION, *_SPREADSHEETS)
 
 
 def _kind(path: str, text: str) -> str:
