@@ -1,7 +1,7 @@
 r"""Write the vectors of chosen layers for each token of a text file, with the flags of the original.
 
     python scripts/extract_features.py --input_file=input.txt --output_file=output.jsonl --layers=-1,-2,-3,-4 \
-      --vocab_file=$BERT/vocab.txt --bert_config_file=$BERT/bert_config.json --init_checkpoint=$BERT/bert_model.ckpt
+      --bert_dir=$BERT
 
 The input has one text per line, or a pair of texts as `one ||| other`. The vectors are those of plain BERT, or with
 --adapter_pack=FILE, those of a trained task. See docs/serving.md.
@@ -18,13 +18,13 @@ from adapter_bert.settings import flags as settings_lib
 from adapter_bert.settings.extract import ExtractSettings
 
 FLAGS = flags.FLAGS
-REQUIRED = ("input_file", "output_file", "bert_config_file", "init_checkpoint")
+REQUIRED = ("input_file", "output_file")
 
 if __name__ == "__main__":
     # Check the flags before importing TensorFlow, which takes seconds.
     settings_lib.define_flags(ExtractSettings)
     settings_lib.check_command_line(ExtractSettings, FLAGS, REQUIRED)
-    system.configure_tensorflow()
+    system.configure_tensorflow(verbose=settings_lib.verbosity(FLAGS) > 0)
 
 from adapter_bert.common import logs
 from adapter_bert.serving import layer_vectors
@@ -34,7 +34,7 @@ from adapter_bert.serving import layer_vectors
 def main(argv: Sequence[str]) -> None:
     """Extract the vectors that the flags describe."""
     settings = settings_lib.checked_settings(ExtractSettings, FLAGS, REQUIRED)
-    logs.show_progress()
+    logs.show_progress(settings_lib.verbosity(FLAGS))
     layer_vectors.extract(settings)
 
 

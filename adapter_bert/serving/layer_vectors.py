@@ -20,6 +20,7 @@ from adapter_bert.pipeline.features import Encoder
 from adapter_bert.pipeline.records import TOKEN_FEATURES
 from adapter_bert.settings.extract import ExtractSettings
 from adapter_bert.tasks.task import InputExample, read_lines
+from adapter_bert.training import workflow
 from adapter_bert.weights import loading, packs
 from adapter_bert.weights.assigner import WeightAssigner
 from adapter_bert.weights.bases import Base
@@ -40,7 +41,7 @@ def extract(settings: ExtractSettings) -> int:
         if not settings.overwrite:
             files.check_absent(output, "--output_file")
         total = sum(1 for _ in read_lines(settings.input_file or ""))
-        base = Base.load(settings)  # type: ignore[arg-type]  # has what is needed of a run's settings
+        base = workflow.load_base(settings)  # type: ignore[arg-type]  # has what is needed of a run's settings
         layers = settings.layer_indices(base.config.num_hidden_layers)
         spec, weights = _resolve_weights(settings, base)
         encoder = Encoder((), settings.max_seq_length, base.tokenizer)

@@ -28,6 +28,7 @@ from adapter_bert.tasks.task import InputExample
 from adapter_bert.weights import bases, checkpoints, loading, packs
 from adapter_bert.weights.assigner import WeightAssigner
 from adapter_bert.weights.bank import Bank
+from adapter_bert.weights.exchange import known_bases
 from adapter_bert.weights.loading import WeightRequest
 from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
 
@@ -203,7 +204,7 @@ def load(
         raise errors.UserError(f"adapter_pack={adapter_pack} needs its base: give bert_dir or init_checkpoint.")
     if bert_dir:
         with files.user_errors():
-            changes = {**bases.Base.find(os.fspath(bert_dir)).flags(), **changes}
+            changes = {**bases.Base.find(known_bases.provide(os.fspath(bert_dir))).flags(), **changes}
     if bank:
         return Predictor.from_bank(os.fspath(bank), task or "", **changes)
     if run:

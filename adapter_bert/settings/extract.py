@@ -55,7 +55,13 @@ class ExtractSettings(BertSettings):
             )
         return layers
 
+    def check_paths(self) -> None:
+        """As in the base class. There must be weights."""
+        super().check_paths()
+        if not self.init_checkpoint:
+            raise errors.UserError("No weights: set --bert_dir, or --init_checkpoint, to those of a BERT.")
+
     def needed_paths(self) -> Dict[str, str]:
         """As in the base class."""
         files = dict.fromkeys(["bert_config_file", "vocab_file", "spm_model_file", "input_file"], "file")
-        return dict(files, init_checkpoint="checkpoint", adapter_pack="file or folder")
+        return self.without_downloads(dict(files, init_checkpoint="checkpoint", adapter_pack="file or folder"))

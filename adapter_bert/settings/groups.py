@@ -57,6 +57,22 @@ class BertSettings(FlagGroup):
             if not getattr(self, name) and not (has_tokenizer and name in ("vocab_file", "spm_model_file")):
                 object.__setattr__(self, name, path)
 
+    def check_paths(self) -> None:
+        """As in the base class. A BERT must be named."""
+        super().check_paths()
+        if not self.bert_config_file:
+            raise errors.UserError(
+                "No BERT: set --bert_dir to its folder, or to the name of a base to download "
+                f"({', '.join(base_files.KNOWN)}); or set --bert_config_file, --vocab_file and --init_checkpoint."
+            )
+
+    def without_downloads(self, needed: Dict[str, str]) -> Dict[str, str]:
+        """Return the needed paths except those of a known base, which may have to be downloaded first."""
+        if not self.bert_dir or not base_files.is_known(self.bert_dir):
+            return needed
+        known = base_files.find(self.bert_dir).flags()
+        return {name: kind for name, kind in needed.items() if getattr(self, name) != known.get(name)}
+
     @property
     def tokenizer_key(self) -> str:
         """A key that identifies the tokenizer: equal keys imply equal token ids."""
@@ -307,21 +323,9 @@ class Settings(RunSettings, AdapterSettings, BertSettings):
             if re.search(r"[][*?]", path):
                 raise errors.UserError(f"--{name}={path}: TensorFlow reads [ ] * ? as a pattern; use another folder.")
 
-    def check_paths(self) -> None:
-        """As in the base class. A BERT must be named."""
-        super().check_paths()
-        if not self.bert_config_file:
-            raise errors.UserError(
-                "No BERT: set --bert_dir to its folder, or to the name of a base to download "
-                f"({', '.join(base_files.KNOWN)}); or set --bert_config_file, --vocab_file and --init_checkpoint."
-            )
-
     def needed_paths(self) -> Dict[str, str]:
         """As in the base class."""
         needed = {"bert_config_file": "file", "vocab_file": "file", "spm_model_file": "file"}
         if not os.path.isdir(self.output_dir or ""):  # an existing run can be evaluated without them
             needed.update(init_checkpoint="checkpoint", adapter_pack="file or folder")
-        if self.bert_dir and base_files.is_known(self.bert_dir):  # it may have to be downloaded first
-            known = base_files.find(self.bert_dir).flags()
-            return {name: kind for name, kind in needed.items() if getattr(self, name) != known.get(name)}
-        return needed
+        return self.without_downloads(needed)
