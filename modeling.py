@@ -308,8 +308,8 @@ def transformer_model(
             # Layers of static shapes may be compiled instead.
             if not share_layers or embeddings.shape.is_fully_defined():
                 return apply(states)
-            key = (first_only, adapter_layers.describe(adapter_fn, layer), repr(sorted(config.to_dict().items())))
-            return shared_layers.build(key, apply, [states, bias], dropout_seed)
+            key = adapter_layers.describe(adapter_fn, layer), repr(sorted(config.to_dict().items()))
+            return shared_layers.build(key, first_only, apply, [states, bias], dropout_seed)
 
     # Keep two axes throughout: reshapes are free on a CPU but not on a TPU.
     states = [tf.reshape(embeddings, [-1, config.hidden_size])]

@@ -7,33 +7,34 @@ that function. TensorFlow inlines the calls before it runs the graph, so the com
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Hashable, List, Tuple
+import dataclasses
+from typing import Any, Callable, Dict, Hashable, List
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.model import fused_ops
 
-# Graph attribute with the traced functions, so that they are freed with the graph.
-_FUNCTIONS = "adapter_bert_layer_functions"
+# Graph attribute with the layers that were built, so that they are freed with the graph.
+_LAYERS = "adapter_bert_layers"
 
 Body = Callable[..., tf.Tensor]
+DrawSeed = Callable[[str], tf.Tensor]
 
 
+@dataclasses.dataclass
 class _Layer:
-    """A layer that was built once: the variables and seeds that it uses, in order, and its function."""
+    """A layer that was built: the variables and seeds that it uses, and its functions."""
 
-    def __init__(self) -> None:
-        self.variables: Dict[str, Tuple[tuple, Dict[str, Any]]] = {}  # relative name -> arguments of `tf.get_variable`
-        self.seeds: List[str] = []  # relative names of the scopes that draw a dropout seed
-        self.function: Any = None
+    variables: Dict[str, Dict[str, Any]] = dataclasses.field(default_factory=dict)  # name -> options of `get_variable`
+    seeds: List[str] = dataclasses.field(default_factory=list)  # scopes that draw a dropout seed
+    functions: Dict[Hashable, Any] = dataclasses.field(default_factory=dict)  # by variant
 
     def build(self, body: Body, inputs: List[tf.Tensor]) -> tf.Tensor:
-        """Build the layer from operations and record what it uses."""
+        """Build the layer from operations and record what it uses. Names are relative to the current scope."""
         prefix = len(tf.get_variable_scope().name) + 1
 
         def get(getter: Callable, name: str, *args: Any, **kwargs: Any) -> tf.Variable:
-            kept = {key: value for key, value in kwargs.items() if key in ("shape", "initializer", "dtype")}
-            self.variables[name[prefix:]] = args, kept
+            self.variables[name[prefix:]] = {key: kwargs[key] for key in ("shape", "dtype", "initializer")}
             return getter(name, *args, **kwargs)
 
         drawn: Dict[str, tf.Tensor] = {}
@@ -44,20 +45,19 @@ class _Layer:
         self.seeds = [name[prefix:] for name in drawn]
         return y
 
-    def call(self, body: Body, inputs: List[tf.Tensor], draw_seed: Callable[[str], tf.Tensor]) -> tf.Tensor:
+    def call(self, variant: Hashable, body: Body, inputs: List[tf.Tensor], draw_seed: DrawSeed) -> tf.Tensor:
         """Build the layer in the current variable scope as a call of its function."""
         scope = tf.get_variable_scope().name
-        weights = [
-            tf.convert_to_tensor(tf.get_variable(name, *args, **kw)) for name, (args, kw) in self.variables.items()
-        ]
-        seeds = [draw_seed(f"{scope}/{name}") for name in self.seeds]
-        arguments = [*inputs, *weights, *seeds]
-        if self.function is None:
-            self.function = self._trace(body, len(inputs), len(weights)).get_concrete_function(*arguments)
-            assert not self.function.captured_inputs, "a layer must not use tensors other than its inputs"
-        return self.function(*arguments)
+        variables = [tf.get_variable(name, **options) for name, options in self.variables.items()]
+        weights = [tf.convert_to_tensor(variable) for variable in variables]
+        arguments = [*inputs, *weights, *(draw_seed(f"{scope}/{name}") for name in self.seeds)]
+        if variant not in self.functions:
+            function = self._make_function(body, len(inputs), len(weights)).get_concrete_function(*arguments)
+            assert not function.captured_inputs, "a layer must not use tensors other than its inputs"
+            self.functions[variant] = function
+        return self.functions[variant](*arguments)
 
-    def _trace(self, body: Body, num_inputs: int, num_weights: int) -> Any:
+    def _make_function(self, body: Body, num_inputs: int, num_weights: int) -> Any:
         end = num_inputs + num_weights
 
         def function(*args: tf.Tensor) -> tf.Tensor:
@@ -72,21 +72,22 @@ class _Layer:
         return tf.function(function, autograph=False)
 
 
-def build(key: Hashable, body: Body, inputs: List[tf.Tensor], draw_seed: Callable[[str], tf.Tensor]) -> tf.Tensor:
+def build(key: Hashable, variant: Hashable, body: Body, inputs: List[tf.Tensor], draw_seed: DrawSeed) -> tf.Tensor:
     """Return `body(*inputs)`, a layer with the variables of the current scope.
 
     Args:
-      key: equal for layers that differ only in the values of their inputs, weights and seeds.
+      key: equal for layers with the same variables and seeds.
+      variant: equal for layers with equal keys that differ only in the values of inputs, weights and seeds.
       body: builds the layer; it may create variables and draw seeds with `fused_ops.drawn_once`.
       inputs: the tensors that the layer reads; the body must not use any other.
       draw_seed: returns the dropout seed of a variable scope.
     """
     graph = tf.get_default_graph()
-    if not hasattr(graph, _FUNCTIONS):
-        setattr(graph, _FUNCTIONS, {})
-    layers: Dict[Hashable, _Layer] = getattr(graph, _FUNCTIONS)
-    key = key, tuple(tuple(tensor.shape.as_list()) for tensor in inputs)
+    if not hasattr(graph, _LAYERS):
+        setattr(graph, _LAYERS, {})
+    layers: Dict[Hashable, _Layer] = getattr(graph, _LAYERS)
     if key not in layers:
         layers[key] = _Layer()
         return layers[key].build(body, inputs)
-    return layers[key].call(body, inputs, draw_seed)
+    shapes = tuple(tuple(tensor.shape.as_list()) for tensor in inputs)
+    return layers[key].call((variant, shapes), body, inputs, draw_seed)

@@ -27,7 +27,14 @@ class WeightAssigner:
     def scaffold(self, saver: Optional[tf.train.Saver] = None) -> tf.train.Scaffold:
         """Return a scaffold that starts from these weights, unless the saver finds a checkpoint."""
         self.replace_initializers()
-        return tf.train.Scaffold(saver=saver, init_fn=lambda scaffold, session: self._feed_packs(session, ()))
+        # All variables have initial values. By default, TensorFlow would check each of them, twice.
+        nothing_missing = tf.constant([], tf.string)
+        return tf.train.Scaffold(
+            init_fn=lambda scaffold, session: self._feed_packs(session, ()),
+            ready_op=nothing_missing,
+            ready_for_local_init_op=nothing_missing,
+            saver=saver,
+        )
 
     def load(self, session: tf.Session, skip: Collection[str] = ()) -> None:
         """Load the weights of all variables except `skip` into a session."""
