@@ -28,7 +28,7 @@ print_next() {
 
   # Train on your own table: replace the file and the columns
   python run_classifier.py --task_name=sentences --train_file=examples/acceptability/train.tsv --text_column=4 \\
-    --label_column=2 --bert_dir=minilm --max_seq_length=16 --learning_rate=1e-3 --num_train_epochs=2 --seed=1 \\
+    --label_column=2 --bert_dir=minilm --max_seq_length=16 --learning_rate=3e-4 --num_train_epochs=5 --seed=1 \\
     --do_train=true --do_eval=true --output_dir=$folder/sentences
 
   # Show the curves in a browser
