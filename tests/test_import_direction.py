@@ -20,7 +20,7 @@ ORDER = [
         "adapter_bert.model.fused_ops",
         "adapter_bert.model.dropout",
     ],
-    ["adapter_layers", "modeling", "optimization"],
+    ["adapter_layers", "adapter_bert.model.layers", "modeling", "optimization"],
     ["adapter_bert.model"],
     ["adapter_bert.tasks"],
     ["adapter_bert.pipeline"],
@@ -31,7 +31,7 @@ ORDER = [
     ["adapter_bert.weights.exchange"],
     ["adapter_bert.training"],
     ["adapter_bert.experiments", "adapter_bert.baselines", "adapter_bert.serving"],
-    ["run_classifier", "run_squad", "scripts", "benchmarks"],
+    ["adapter_bert.notebook", "run_classifier", "run_squad", "scripts", "benchmarks"],
 ]
 LEVEL: Dict[str, int] = {name: level for level, names in enumerate(ORDER) for name in names}
 # Still to be removed; this list only shrinks.
