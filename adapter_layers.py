@@ -9,6 +9,7 @@ with new adapters starts close to the original network (Houlsby et al., 2019, se
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Callable, Hashable, Optional, Union
 
 import tensorflow.compat.v1 as tf
@@ -16,6 +17,9 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common import errors
 from adapter_bert.model.adapter_config import PAPER_INIT_SCALE, PAPER_SIZE, AdapterConfig, check_activation
 from adapter_bert.model.fused_ops import gelu, gelu_erf
+
+# Graph collection of the variables of adapters, as in Google's adapter-bert.
+COLLECTION = "adapters"
 
 
 def swish(x: tf.Tensor) -> tf.Tensor:
@@ -26,15 +30,15 @@ def swish(x: tf.Tensor) -> tf.Tensor:
 ACTIVATIONS = {"gelu": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu, "swish": swish, "tanh": tf.tanh, "linear": None}
 
 
-def get_activation(activation: Union[str, Callable, None]) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
+def get_activation(activation_string: Union[str, Callable, None]) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
     """Return an activation function by its name in `ACTIVATIONS`, ignoring case; None for `linear` or an empty name.
 
     Callables are returned unchanged. An unknown name raises `errors.UserError`.
     """
-    if callable(activation):
-        return activation
-    check_activation(activation)
-    return ACTIVATIONS[activation.lower()] if activation else None
+    if callable(activation_string):
+        return activation_string
+    check_activation(activation_string)
+    return ACTIVATIONS[activation_string.lower()] if activation_string else None
 
 
 def feedforward_adapter(
@@ -57,10 +61,11 @@ def feedforward_adapter(
     with tf.variable_scope("adapters"):
         near_zero = tf.truncated_normal_initializer(stddev=init_scale)
         zero = tf.zeros_initializer()
-        weights1 = tf.get_variable("weights1", [width, hidden_size], initializer=near_zero)
-        biases1 = tf.get_variable("biases1", [1, hidden_size], initializer=zero)
-        weights2 = tf.get_variable("weights2", [hidden_size, width], initializer=near_zero)
-        biases2 = tf.get_variable("biases2", [1, width], initializer=zero)
+        get_variable = functools.partial(tf.get_variable, collections=[COLLECTION, tf.GraphKeys.GLOBAL_VARIABLES])
+        weights1 = get_variable("weights1", [width, hidden_size], initializer=near_zero)
+        biases1 = get_variable("biases1", [1, hidden_size], initializer=zero)
+        weights2 = get_variable("weights2", [hidden_size, width], initializer=near_zero)
+        biases2 = get_variable("biases2", [1, width], initializer=zero)
         # As vectors, so that TensorFlow fuses the bias into the matrix product.
         hidden = tf.nn.bias_add(tf.matmul(rows, weights1), tf.reshape(biases1, [-1]))
         if act is not None:
@@ -89,12 +94,23 @@ def get_adapter(adapter_fn: AdapterFn) -> Callable[..., tf.Tensor]:
         if chosen is None:
             return tensor
         if not isinstance(chosen, AdapterConfig):
-            return chosen(tensor)
+            return _recorded(chosen, tensor)
         if not chosen.covers(layer, sublayer):
             return tensor
         return feedforward_adapter(tensor, chosen.size, chosen.init_scale, chosen.activation)
 
     return adapt
+
+
+def _recorded(adapter: Callable[[tf.Tensor], tf.Tensor], tensor: tf.Tensor) -> tf.Tensor:
+    """Apply an adapter function; add the variables that it creates, under any name, to `COLLECTION`."""
+    earlier = len(tf.trainable_variables())
+    output = adapter(tensor)
+    known = {variable.name for variable in tf.get_collection(COLLECTION)}
+    for variable in tf.trainable_variables()[earlier:]:
+        if variable.name not in known:
+            tf.add_to_collection(COLLECTION, variable)
+    return output
 
 
 def describe(adapter_fn: AdapterFn, layer: int) -> Hashable:

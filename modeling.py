@@ -19,11 +19,30 @@ import tensorflow.compat.v1 as tf
 import adapter_layers
 from adapter_bert.common import checkpoint_index, errors, json_files
 from adapter_bert.model import fused_ops, shared_layers
-from adapter_bert.model.adapter_config import MAX_SIZE
-from adapter_bert.model.dropout import dropout, dropout_seed, next_pass
-from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401  (published names)
+from adapter_bert.model.adapter_config import MAX_SIZE, PAPER_SIZE
+from adapter_bert.model.dropout import dropout as scoped_dropout
+from adapter_bert.model.dropout import dropout_seed, next_pass
+from adapter_bert.model.layers import (  # noqa: F401  (published names)
+    Size,
+    add_and_norm,
+    assert_rank,
+    attention_bias,
+    bias_of_mask,
+    check_sequence_length,
+    create_attention_mask_from_input_mask,
+    create_initializer,
+    dense,
+    dropout,
+    embedding_lookup,
+    embedding_postprocessor,
+    get_shape_list,
+    layer_norm,
+    layer_norm_and_dropout,
+    reshape_from_matrix,
+    reshape_to_matrix,
+)
+from adapter_layers import gelu, gelu_erf, get_activation  # noqa: F401
 
-LAYER_NORM_EPSILON = 1e-12
 # More than any real BERT has. Building a graph with an absurd number of layers would take hours.
 MAX_LAYERS = 64
 
@@ -132,7 +151,7 @@ class BertModel:
         if not is_training:
             config.hidden_dropout_prob = 0.0
             config.attention_probs_dropout_prob = 0.0
-        _check_rank(input_ids, 2)
+        assert_rank(input_ids, 2)
         if input_mask is None:
             input_mask = tf.ones_like(input_ids, tf.int32)
         if token_type_ids is None:
@@ -140,10 +159,21 @@ class BertModel:
 
         with tf.variable_scope(scope, default_name="bert"), next_pass():
             with tf.variable_scope("embeddings"):
-                words, self.embedding_table = embedding_lookup(input_ids, config, use_one_hot_embeddings)
-                self.embedding_output = embedding_postprocessor(words, token_type_ids, config)
+                sizes = config.vocab_size, config.hidden_size, config.initializer_range
+                words, self.embedding_table = embedding_lookup(
+                    input_ids, *sizes, use_one_hot_embeddings=use_one_hot_embeddings
+                )
+                self.embedding_output = embedding_postprocessor(
+                    words,
+                    use_token_type=True,
+                    token_type_ids=token_type_ids,
+                    token_type_vocab_size=config.type_vocab_size,
+                    initializer_range=config.initializer_range,
+                    max_position_embeddings=config.max_position_embeddings,
+                    dropout_prob=config.hidden_dropout_prob,
+                )
             with tf.variable_scope("encoder"):
-                self.all_encoder_layers, first_token = transformer_model(
+                self.all_encoder_layers, first_token = encode(
                     self.embedding_output,
                     attention_bias(input_mask),
                     config,
@@ -153,12 +183,12 @@ class BertModel:
                 )
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
-                self.pooled_output = dense(first_token, config.hidden_size, "dense", config, tf.tanh)
+                self.pooled_output = dense(first_token, config.hidden_size, "dense", config.initializer_range, tf.tanh)
 
     def get_pooled_output(self) -> tf.Tensor:
         """Return float [B, D]: the first token's last state through a tanh layer.
 
-        The last layer is computed separately for this token (see `transformer_model`), so the pooled output has no
+        The last layer is computed separately for this token (see `encode`), so the pooled output has no
         gradient with respect to `get_sequence_output`.
         """
         return self.pooled_output
@@ -180,106 +210,34 @@ class BertModel:
         return self.embedding_table
 
 
-def create_initializer(initializer_range: float = 0.02) -> Callable:
-    """Return the initializer of BERT's weights."""
-    return tf.truncated_normal_initializer(stddev=initializer_range)
-
-
-def layer_norm(x: tf.Tensor, residual: Optional[tf.Tensor] = None, name: str = "LayerNorm") -> tf.Tensor:
-    """Add the residual, if any, and normalize over the last axis, with trained scale `gamma` and shift `beta`."""
-    width = x.shape.as_list()[-1]
-    with tf.variable_scope(name):
-        beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer())
-        gamma = tf.get_variable("gamma", [width], initializer=tf.ones_initializer())
-        gamma, beta = tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta)
-        return fused_ops.layer_norm(x, residual, gamma, beta, LAYER_NORM_EPSILON)
-
-
-def dense(
-    x: tf.Tensor, units: int, name: str, config: BertConfig, activation: Union[str, Callable, None] = None
+def attend(
+    queries: tf.Tensor,
+    states: tf.Tensor,
+    bias: tf.Tensor,
+    batch_size: Size,
+    config: BertConfig,
+    activations: Sequence[Union[str, Callable, None]] = (None, None, None),
 ) -> tf.Tensor:
-    """Apply a fully connected layer to [rows, width], with variables `kernel` and `bias` in the scope `name`."""
-    act = get_activation(activation)
-    with tf.variable_scope(name):
-        kernel = tf.get_variable(
-            "kernel", [x.shape.as_list()[-1], units], initializer=create_initializer(config.initializer_range)
-        )
-        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
-        y = tf.nn.bias_add(tf.matmul(x, kernel), bias)
-        return y if act is None else act(y)
+    """Apply multi-headed attention: tokens with states `queries` [B*F, D] attend to `states` [B*T, D].
 
-
-def embedding_lookup(
-    input_ids: tf.Tensor, config: BertConfig, use_one_hot_embeddings: bool = False
-) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Return the word embeddings [B, S, D] and their table [vocab_size, D]."""
-    table = tf.get_variable(
-        "word_embeddings",
-        [config.vocab_size, config.hidden_size],
-        initializer=create_initializer(config.initializer_range),
-    )
-    if not use_one_hot_embeddings:
-        return tf.gather(table, input_ids), table
-    flat = tf.one_hot(tf.reshape(input_ids, [-1]), depth=config.vocab_size)  # [B*S, vocab_size]
-    return tf.reshape(tf.matmul(flat, table), get_shape_list(input_ids) + [config.hidden_size]), table
-
-
-def embedding_postprocessor(words: tf.Tensor, token_type_ids: tf.Tensor, config: BertConfig) -> tf.Tensor:
-    """Add segment and position embeddings to word embeddings [B, S, D], then apply LayerNorm and dropout."""
-    batch_size, seq_length, width = get_shape_list(words, expected_rank=3)
-    initializer = create_initializer(config.initializer_range)
-    segments = tf.get_variable("token_type_embeddings", [config.type_vocab_size, width], initializer=initializer)
-    # The segment table is tiny, so a one-hot product is faster than a gather on every device.
-    one_hot = tf.one_hot(tf.reshape(token_type_ids, [-1]), depth=config.type_vocab_size)  # [B*S, types]
-    output = words + tf.reshape(tf.matmul(one_hot, segments), [batch_size, seq_length, width])
-
-    positions = tf.get_variable("position_embeddings", [config.max_position_embeddings, width], initializer=initializer)
-    if isinstance(seq_length, int):
-        check_sequence_length(seq_length, config)
-    # If the length is dynamic, the slice fails at run time instead.
-    output += tf.slice(positions, [0, 0], [seq_length, -1])  # [S, D], broadcast over the batch
-    output = layer_norm(tf.reshape(output, [-1, width]))
-    return tf.reshape(dropout(output, config.hidden_dropout_prob), [batch_size, seq_length, width])
-
-
-def check_sequence_length(seq_length: int, config: BertConfig) -> None:
-    """Raise `errors.UserError` if sequences are longer than the model has positions."""
-    if seq_length > config.max_position_embeddings:
-        raise errors.UserError(
-            f"Cannot use sequence length {seq_length}: the BERT model supports at most "
-            f"{config.max_position_embeddings} tokens (max_position_embeddings)."
-        )
-
-
-def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
-    """Return the bias of attention scores: 0 for real tokens, -10000 for padding. [B, T] -> [B, 1, 1, T].
-
-    All layers and heads share it: it is broadcast over the scores [B, N, F, T].
-    """
-    return (1.0 - tf.cast(input_mask[:, tf.newaxis, tf.newaxis, :], tf.float32)) * -10000.0
-
-
-def attention_layer(
-    queries: tf.Tensor, states: tf.Tensor, bias: tf.Tensor, batch_size: Union[int, tf.Tensor], config: BertConfig
-) -> tf.Tensor:
-    """Apply multi-headed self-attention: tokens with states `queries` [B*F, D] attend to `states` [B*T, D].
-
-    The bias is that of `attention_bias`. Return the output of the heads, float [B*F, D], before the projection.
+    The bias is broadcast over the scores [B, N, F, T]; the activations are those of query, key and value. Return the
+    output of the heads, float [B*F, N*H], before the projection.
     """
     heads, head_size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
 
-    def projected(x: tf.Tensor, name: str) -> tf.Tensor:
-        y = dense(x, config.hidden_size, name, config)
+    def projected(x: tf.Tensor, name: str, activation: Union[str, Callable, None]) -> tf.Tensor:
+        y = dense(x, config.hidden_size, name, config.initializer_range, activation)
         return tf.transpose(tf.reshape(y, [batch_size, -1, heads, head_size]), [0, 2, 1, 3])  # [B, N, S, H]
 
-    query, key, value = projected(queries, "query"), projected(states, "key"), projected(states, "value")
+    inputs = {"query": queries, "key": states, "value": states}
+    query, key, value = (projected(x, name, act) for (name, x), act in zip(inputs.items(), activations))
     rate = config.attention_probs_dropout_prob
     context = fused_ops.attention(query, key, value, bias, dropout_seed() if rate else None, rate)
     context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, H]
     return tf.reshape(context, [-1, config.hidden_size])
 
 
-def transformer_model(
+def encode(
     embeddings: tf.Tensor,
     bias: tf.Tensor,
     config: BertConfig,
@@ -305,8 +263,8 @@ def transformer_model(
         with tf.variable_scope(f"layer_{layer}", reuse=True if first_only else None):
             if gradient_checkpointing:
                 return fused_ops.recomputed(apply, states)
-            # Layers of static shapes may be compiled instead.
-            if not share_layers or embeddings.shape.is_fully_defined():
+            # Layers of static shapes may be compiled instead, and those with a function as adapter may differ.
+            if not share_layers or embeddings.shape.is_fully_defined() or callable(adapter_fn):
                 return apply(states)
             key = adapter_layers.describe(adapter_fn, layer), repr(sorted(config.to_dict().items()))
             return shared_layers.build(key, first_only, apply, [states, bias], dropout_seed)
@@ -323,7 +281,7 @@ def encoder_layer(
     queries: tf.Tensor,
     states: tf.Tensor,
     bias: tf.Tensor,
-    batch_size: Union[int, tf.Tensor],
+    batch_size: Size,
     config: BertConfig,
     adapt: Callable,
 ) -> tf.Tensor:
@@ -334,10 +292,10 @@ def encoder_layer(
     """
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
-            context = attention_layer(queries, states, bias, batch_size, config)
+            context = attend(queries, states, bias, batch_size, config)
         attended = _project_and_add(context, queries, config, adapt, "attention")
     with tf.variable_scope("intermediate"):
-        wide = dense(attended, config.intermediate_size, "dense", config, config.hidden_act)
+        wide = dense(attended, config.intermediate_size, "dense", config.initializer_range, config.hidden_act)
     return _project_and_add(wide, attended, config, adapt, "feedforward")
 
 
@@ -346,24 +304,106 @@ def _project_and_add(
 ) -> tf.Tensor:
     """Apply the end of a sub-layer: projection, dropout, adapter, residual and LayerNorm."""
     with tf.variable_scope("output"):
-        y = dropout(dense(x, config.hidden_size, "dense", config), config.hidden_dropout_prob)
-        return layer_norm(adapt(y, sublayer=sublayer), residual)
+        y = dense(x, config.hidden_size, "dense", config.initializer_range)
+        y = scoped_dropout(y, config.hidden_dropout_prob)
+        return add_and_norm(adapt(y, sublayer=sublayer), residual)
 
 
-def get_shape_list(tensor: tf.Tensor, expected_rank: Optional[int] = None) -> List[Union[int, tf.Tensor]]:
-    """Return the shape as integers where static and as scalar tensors where dynamic."""
-    if expected_rank is not None:
-        _check_rank(tensor, expected_rank)
-    static = tensor.shape.as_list()
-    dynamic: Any = tf.shape(tensor) if None in static else None
-    return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
+# ------------------------------------------------------- the original's arguments, for code that uses them
 
 
-def _check_rank(tensor: tf.Tensor, expected: int) -> None:
-    if tensor.shape.ndims != expected:
+def attention_layer(
+    from_tensor: tf.Tensor,
+    to_tensor: tf.Tensor,
+    attention_mask: Optional[tf.Tensor] = None,
+    num_attention_heads: int = 1,
+    size_per_head: int = 512,
+    query_act: Union[str, Callable, None] = None,
+    key_act: Union[str, Callable, None] = None,
+    value_act: Union[str, Callable, None] = None,
+    attention_probs_dropout_prob: float = 0.0,
+    initializer_range: float = 0.02,
+    do_return_2d_tensor: bool = False,
+    batch_size: Optional[Size] = None,
+    from_seq_length: Optional[Size] = None,
+    to_seq_length: Optional[Size] = None,
+) -> tf.Tensor:
+    """Let `from_tensor` [B, F, width] attend to `to_tensor` [B, T, width]; return float [B, F, N*H] or [B*F, N*H].
+
+    The mask is [B, F, T], 0 where a position must not attend to another. Matrices [B*F, width] and [B*T, width] are
+    accepted together with `batch_size`, `from_seq_length` and `to_seq_length`.
+    """
+    shape, to_shape = (get_shape_list(tensor, expected_rank=[2, 3]) for tensor in (from_tensor, to_tensor))
+    if len(shape) != len(to_shape):
+        raise ValueError(f"from_tensor has rank {len(shape)} and to_tensor rank {len(to_shape)}; expected the same.")
+    if len(shape) == 3:
+        batch_size, from_seq_length = shape[:2]
+    elif batch_size is None or from_seq_length is None or to_seq_length is None:
+        raise ValueError("Matrices need batch_size, from_seq_length and to_seq_length.")
+    width = num_attention_heads * size_per_head
+    config = BertConfig(1, width, num_attention_heads=num_attention_heads, initializer_range=initializer_range)
+    config.attention_probs_dropout_prob = attention_probs_dropout_prob or 0.0
+    queries, states = reshape_to_matrix(from_tensor), reshape_to_matrix(to_tensor)
+    with next_pass():
+        activations = (query_act, key_act, value_act)
+        context = attend(queries, states, _bias(attention_mask), batch_size, config, activations)
+    return context if do_return_2d_tensor else tf.reshape(context, [batch_size, from_seq_length, width])
+
+
+def transformer_model(
+    input_tensor: tf.Tensor,
+    attention_mask: Optional[tf.Tensor] = None,
+    hidden_size: int = 768,
+    num_hidden_layers: int = 12,
+    num_attention_heads: int = 12,
+    intermediate_size: int = 3072,
+    intermediate_act_fn: Union[str, Callable, None] = gelu,
+    hidden_dropout_prob: float = 0.1,
+    attention_probs_dropout_prob: float = 0.1,
+    initializer_range: float = 0.02,
+    do_return_all_layers: bool = False,
+    adapter_fn: adapter_layers.AdapterFn = None,
+) -> Union[tf.Tensor, List[tf.Tensor]]:
+    """Build encoder layers on float [B, S, D] with a mask [B, S, S]; return the last output, or all, [B, S, D] each."""
+    shape = get_shape_list(input_tensor, expected_rank=3)
+    if hidden_size % num_attention_heads or shape[2] != hidden_size:
         raise ValueError(
-            f"{tensor.name} has rank {tensor.shape.ndims} (shape {tensor.shape}); expected rank {expected}."
+            f"hidden_size is {hidden_size}; expected a multiple of num_attention_heads ({num_attention_heads}) and the "
+            f"width of the input ({shape[2]})."
         )
+    config = BertConfig(1, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size)
+    config.hidden_act = get_activation(intermediate_act_fn) or "linear"
+    config.hidden_dropout_prob = hidden_dropout_prob
+    config.attention_probs_dropout_prob = attention_probs_dropout_prob or 0.0
+    config.initializer_range = initializer_range
+    bias, adapt = _bias(attention_mask), adapter_layers.get_adapter(adapter_fn)
+    states = [reshape_to_matrix(input_tensor)]
+    with next_pass():
+        for layer in range(num_hidden_layers):
+            with tf.variable_scope(f"layer_{layer}"):
+                adapt_layer = functools.partial(adapt, layer=layer)
+                states.append(encoder_layer(states[-1], states[-1], bias, shape[0], config, adapt_layer))
+    outputs = [reshape_from_matrix(output, shape) for output in states]
+    return outputs[1:] if do_return_all_layers else outputs[-1]
+
+
+def _bias(attention_mask: Optional[tf.Tensor]) -> tf.Tensor:
+    """Return the bias for a mask [B, F, T]; zero without one."""
+    return tf.zeros([1, 1, 1, 1]) if attention_mask is None else bias_of_mask(attention_mask[:, tf.newaxis, :, :])
+
+
+def feedforward_adapter(input_tensor: tf.Tensor, hidden_size: int = PAPER_SIZE, init_scale: float = 1e-3) -> tf.Tensor:
+    """Apply `adapter_layers.feedforward_adapter` with the defaults of Google's adapter-bert."""
+    return adapter_layers.feedforward_adapter(input_tensor, hidden_size, init_scale)
+
+
+def get_adapter(function_string: Union[str, Callable, None]) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
+    """Return an adapter function by its name, as adapter-bert does; None for no name. Functions are returned as is."""
+    if not isinstance(function_string, str):
+        return function_string
+    if function_string and function_string.lower() != "feedforward_adapter":
+        raise errors.unknown("adapter function", function_string, ["feedforward_adapter"])
+    return feedforward_adapter if function_string else None
 
 
 def get_assignment_map_from_checkpoint(

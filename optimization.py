@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.common import errors
+from adapter_bert.model import tuning_modes
 from adapter_bert.model.tuning_modes import HEAD, count_layers, trainable_names  # noqa: F401  (published names)
 
 # Graph collection with the learning rate of the current step.
@@ -52,13 +54,77 @@ def create_optimizer(
 ) -> tf.Operation:
     """Build the training step: gradients of the trainable variables, clipping at norm 1, Adam with weight decay.
 
-    See `learning_rate_schedule` and `trainable_names` for the arguments; `use_tpu` sums gradients over TPU cores.
+    Every trainable variable outside BERT is trained, whatever its name; inside BERT, see `trainable_names`. In the mode
+    `adapter`, a model without adapters is trained as a whole. The trained variables are logged. Raise
+    `errors.UserError` if the loss depends on no variable outside BERT, unless the mode is `full`.
+
+    See `learning_rate_schedule` for the other arguments; `use_tpu` sums gradients over TPU cores.
 
     Return the train op, which also increments the global step. If the gradient is not finite, it raises
     InvalidArgumentError with `NOT_FINITE` and changes nothing, except on a TPU.
     """
-    tvars = trainable_variables(tuning_mode, top_layers)
-    return train_step(tf.gradients(loss, tvars), tvars, init_lr, num_train_steps, num_warmup_steps, use_tpu)
+    tvars = _notebook_variables(tuning_mode, top_layers)
+    grads = tf.gradients(loss, tvars)
+    groups = _groups(tvars, grads)
+    if not groups["outside BERT"] and (tuning_mode != "full" or not any(groups[group] for group in _TRAINED)):
+        used = [variable_name(variable) for group in _TRAINED for variable in groups[group]]
+        raise errors.UserError(
+            f"Nothing outside BERT would be trained: the loss depends on {len(used)} variables of BERT "
+            f"({errors.first_names(used, 3)}) and on no others. Compute it from a head whose variables are trainable; "
+            "to train BERT without a head, set tuning_mode='full'."
+        )
+    for group, variables in groups.items():
+        if variables:
+            size = sum(variable.shape.num_elements() for variable in variables)
+            names = errors.first_names(map(variable_name, variables), 8)
+            which = f": {names}" if group == "outside BERT" else ""
+            tf.logging.info("Variables, %s: %d with %s parameters%s", group, len(variables), f"{size:,}", which)
+    return train_step(grads, tvars, init_lr, num_train_steps, num_warmup_steps, use_tpu)
+
+
+# Graph collections of Google's adapter-bert that each mode trains besides the usual names; other modes: `head`.
+_COLLECTIONS = {"adapter": ("adapters", "layer_norm", "head"), "layer_norm": ("layer_norm", "head")}
+# Groups of trained variables in the log.
+_TRAINED = ("adapters", "LayerNorm", "other weights of BERT", "outside BERT")
+
+
+def _notebook_variables(mode: str, top_layers: Optional[int]) -> List[tf.Variable]:
+    """Return the variables that `create_optimizer` trains."""
+    by_name = {variable_name(variable): variable for variable in tf.trainable_variables()}
+    if mode == "adapter" and not tf.get_collection("adapters") and not any(map(tuning_modes.ADAPTER.search, by_name)):
+        tf.logging.info("The model has no adapters: all of its trainable variables are trained.")
+        mode = "full"
+    declared: Dict[str, tf.Variable] = {}
+    for collection in _COLLECTIONS.get(mode, ("head",)):
+        declared.update({variable_name(variable): variable for variable in tf.get_collection(collection)})
+    names = tuning_modes.notebook_names(list(by_name), _names_in_bert(), mode, top_layers, declared)
+    # Variables in a collection are trained even if they are not among TensorFlow's trainable ones.
+    return list({**{name: by_name[name] for name in names}, **declared}.values())
+
+
+def _names_in_bert() -> Set[str]:
+    return set(tuning_modes.names_in_bert([variable_name(variable) for variable in tf.global_variables()]))
+
+
+def _groups(tvars: Sequence[tf.Variable], grads: Sequence[Optional[tf.Tensor]]) -> Dict[str, List[tf.Variable]]:
+    """Return the model's variables by group, for the log; variables to train have a gradient or None."""
+    inside = _names_in_bert()
+    adapters = {variable_name(variable) for variable in tf.get_collection("adapters")}
+    groups: Dict[str, List[tf.Variable]] = {group: [] for group in (*_TRAINED, "not used by the loss", "frozen")}
+    for variable, grad in zip(tvars, grads):
+        name = variable_name(variable)
+        if grad is None:
+            group = "not used by the loss"
+        elif name in adapters or tuning_modes.ADAPTER.search(name):
+            group = "adapters"
+        elif name not in inside:
+            group = "outside BERT"
+        else:
+            group = "LayerNorm" if tuning_modes.LAYER_NORM.search(name) else "other weights of BERT"
+        groups[group].append(variable)
+    trained = {variable.name for variable in tvars}
+    groups["frozen"] = [variable for variable in tf.trainable_variables() if variable.name not in trained]
+    return groups
 
 
 def train_step(
@@ -105,11 +171,16 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         epsilon: float = 1e-6,
         exclude_from_weight_decay: Optional[Sequence[str]] = None,
         name: str = "AdamWeightDecayOptimizer",
+        adapter_weight_decay_rate: Optional[float] = None,
     ) -> None:
-        """Store the settings; `exclude_from_weight_decay` lists regular expressions searched in variable names."""
+        """Store the settings; `exclude_from_weight_decay` lists regular expressions searched in variable names.
+
+        `adapter_weight_decay_rate`, an argument of Google's adapter-bert, is that of adapters, if it differs.
+        """
         super().__init__(False, name)
         self.learning_rate = learning_rate
         self.weight_decay_rate = weight_decay_rate
+        self.adapter_weight_decay_rate = adapter_weight_decay_rate
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
@@ -123,26 +194,17 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     ) -> tf.Operation:
         """Update every variable with a gradient. Do not increment `global_step`, as in the original."""
         # Constants shared by all updates: creating them for each variable would take as long as the updates.
-        rates = (self.beta_1, 1.0 - self.beta_1, self.beta_2, 1.0 - self.beta_2, self.epsilon, self.weight_decay_rate)
-        constants = [tf.constant(value, tf.float32) for value in rates]
+        rates = (self.beta_1, 1.0 - self.beta_1, self.beta_2, 1.0 - self.beta_2, self.epsilon)
+        constants = [tf.constant(rate, tf.float32) for rate in rates]
         updates = []
         for grad, variable in grads_and_vars:
             if grad is None or variable is None:
                 continue
-            updates.extend(self._update(tf.convert_to_tensor(grad), variable, *constants))
+            updates.extend(self._update(tf.convert_to_tensor(grad), variable, constants))
         return tf.group(*updates, name=name)
 
-    def _update(
-        self,
-        grad: tf.Tensor,
-        variable: tf.Variable,
-        beta_1: tf.Tensor,
-        rest_1: tf.Tensor,
-        beta_2: tf.Tensor,
-        rest_2: tf.Tensor,
-        epsilon: tf.Tensor,
-        decay: tf.Tensor,
-    ) -> List[tf.Operation]:
+    def _update(self, grad: tf.Tensor, variable: tf.Variable, constants: Sequence[tf.Tensor]) -> List[tf.Operation]:
+        beta_1, rest_1, beta_2, rest_2, epsilon = constants
         name = variable_name(variable)
         m, v = (
             tf.get_variable(
@@ -160,11 +222,19 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         update = next_m / (tf.sqrt(next_v) + epsilon)
         # Add the decay to the update, not to the loss, to keep it out of Adam's moments.
         if self._do_use_weight_decay(name):
-            update += decay * value
+            update += self._decay_rate(name) * value
         new_values = ((variable, value - self.learning_rate * update), (m, next_m), (v, next_v))
         return [target.assign(new_value, read_value=False) for target, new_value in new_values]
 
-    def _do_use_weight_decay(self, name: str) -> bool:
-        if not self.weight_decay_rate:
-            return False
-        return not any(re.search(pattern, name) for pattern in self.exclude_from_weight_decay or ())
+    def _decay_rate(self, name: str) -> float:
+        if self.adapter_weight_decay_rate is not None and tuning_modes.ADAPTER.search(name):
+            return self.adapter_weight_decay_rate
+        return self.weight_decay_rate
+
+    # Subclasses in other code call these two.
+    def _do_use_weight_decay(self, param_name: str) -> bool:
+        excluded = any(re.search(pattern, param_name) for pattern in self.exclude_from_weight_decay or ())
+        return bool(self._decay_rate(param_name)) and not excluded
+
+    def _get_variable_name(self, param_name: str) -> str:
+        return re.sub(r":\d+$", "", param_name)

@@ -103,7 +103,7 @@ def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
     settings = settings_lib.from_flags(SquadSettings, FLAGS)
     tokenization.validate_case_matches_checkpoint(settings.do_lower_case, settings.init_checkpoint)
     settings.validate()
-    modeling.check_sequence_length(settings.max_seq_length, bert_config)
+    modeling.check_sequence_length(settings.max_seq_length, bert_config.max_position_embeddings)
 
 
 def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> List[int]:

@@ -12,8 +12,12 @@ import unicodedata
 from typing import Any, Callable, Container, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from adapter_bert.common import files, unicode_text
+from adapter_bert.common.basic_tokenizer import BasicTokenizer, convert_to_unicode, whitespace_tokenize
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.unicode_text import WORD_START, Span
+from adapter_bert.common.unicode_text import is_control as _is_control  # noqa: F401  (names that other code uses)
+from adapter_bert.common.unicode_text import is_punctuation as _is_punctuation  # noqa: F401
+from adapter_bert.common.unicode_text import is_whitespace as _is_whitespace  # noqa: F401
 
 # A tokenizer caches the pieces or ids of this many words. The frequent words of a language are far fewer.
 _MAX_CACHED_WORDS = 100000
@@ -63,15 +67,6 @@ def check_case_matches_vocabulary(do_lower_case: bool, vocab: Iterable[str]) -> 
             f"None of the vocabulary's {len(pieces):,} word pieces contains A-Z, but {lower_cased:,} contain a-z, so "
             "this is an uncased model and capitalized words would be unknown. Set --do_lower_case=True."
         )
-
-
-def convert_to_unicode(text: Union[str, bytes]) -> str:
-    """Return text as `str`. Bytes are decoded as UTF-8; invalid ones are dropped."""
-    if isinstance(text, str):
-        return text
-    if isinstance(text, bytes):
-        return text.decode("utf-8", "ignore")
-    raise ValueError(f"Text must be str or bytes, received {type(text).__name__}: {text!r}")
 
 
 def printable_text(text: Union[str, bytes]) -> str:
@@ -125,28 +120,6 @@ def convert_tokens_to_ids(vocab: Mapping[str, int], tokens: Iterable[str]) -> Li
 def convert_ids_to_tokens(inv_vocab: Mapping[int, str], ids: Iterable[int]) -> List[str]:
     """Return the tokens of ids; raise `UserError` for the first that is not in `inv_vocab`."""
     return convert_by_vocab(inv_vocab, ids)
-
-
-def whitespace_tokenize(text: str) -> List[str]:
-    """Split text at white space; ignore leading, trailing and repeated white space."""
-    return text.split()
-
-
-class BasicTokenizer:
-    """Split text into words and punctuation marks; optionally lower-case it and strip accents."""
-
-    def __init__(self, do_lower_case: bool = True) -> None:
-        self.do_lower_case = do_lower_case
-
-    def tokenize(self, text: Union[str, bytes]) -> List[str]:
-        """Return the words of a text."""
-        text = convert_to_unicode(text)
-        if text.isascii() and text.isalnum():  # fast path for most single words
-            return [text.lower() if self.do_lower_case else text]
-        text = text.translate(unicode_text.CLEANED)
-        if self.do_lower_case:
-            text = unicodedata.normalize("NFD", text.lower()).translate(unicode_text.WITHOUT_MARKS)
-        return whitespace_tokenize(text.translate(unicode_text.PUNCTUATION_ISOLATED))
 
 
 _LOWER_CASED_WIDTHS = unicode_text.visible_widths(BasicTokenizer(do_lower_case=True).tokenize)

@@ -21,7 +21,7 @@ ORDER = [
         "adapter_bert.model.dropout",
         "adapter_bert.model.shared_layers",
     ],
-    ["adapter_layers", "modeling", "optimization"],
+    ["adapter_layers", "adapter_bert.model.layers", "modeling", "optimization"],
     ["adapter_bert.model"],
     ["adapter_bert.tasks"],
     ["adapter_bert.pipeline"],
@@ -33,7 +33,7 @@ ORDER = [
     ["adapter_bert.training"],
     ["adapter_bert.experiments", "adapter_bert.baselines", "adapter_bert.serving"],
     ["adapter_bert.api"],
-    ["run_classifier", "run_squad", "scripts", "benchmarks"],
+    ["adapter_bert.notebook", "run_classifier", "run_squad", "scripts", "benchmarks"],
 ]
 LEVEL: Dict[str, int] = {name: level for level, names in enumerate(ORDER) for name in names}
 # Still to be removed; this list only shrinks.

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+import adapter_layers
 import modeling
 import optimization
+from adapter_bert.devices import compat
 from adapter_bert.model.heads import ClassificationHead
 from tests import reference_model
-from tests.helpers import TINY, tiny_config
+from tests.helpers import TINY, assert_mentions, message_of, recorded_log, tiny_config
 from tests.tiny_networks import set_random_values
 
 
@@ -87,14 +89,16 @@ def test_a_variable_without_a_gradient_is_left_alone_and_a_frozen_one_does_not_c
         }  # fmt: skip
 
 
-def test_the_optimizer_uses_the_given_decay_and_exclusions():
+def test_the_optimizer_uses_the_given_decays_and_exclusions():
     with tf.Graph().as_default(), tf.Session() as session:
-        variables = [tf.get_variable(name, initializer=[2.0]) for name in ("kept", "decayed")]
-        optimizer = optimization.AdamWeightDecayOptimizer(0.5, 0.1, exclude_from_weight_decay=["^kept"])
+        variables = [tf.get_variable(name, initializer=[2.0]) for name in ("kept", "decayed", "adapters/weights1")]
+        optimizer = optimization.AdamWeightDecayOptimizer(
+            0.5, 0.1, exclude_from_weight_decay=["^kept"], adapter_weight_decay_rate=0.2
+        )
         step = optimizer.apply_gradients([(tf.zeros([1]), variable) for variable in variables])
         session.run(tf.global_variables_initializer())
         session.run(step)
-        np.testing.assert_allclose(session.run(variables), [[2.0], [2.0 - 0.5 * 0.1 * 2.0]])
+        np.testing.assert_allclose(session.run(variables), [[2.0], [2.0 - 0.5 * 0.1 * 2.0], [2.0 - 0.5 * 0.2 * 2.0]])
 
 
 # ------------------------------------------------------------------------------------ learning rate
@@ -208,3 +212,91 @@ def test_word_embeddings_train_alike_whether_gathered_or_multiplied():
     np.testing.assert_allclose(gathered, multiplied, rtol=1e-3, atol=1e-9)
     assert set(np.flatnonzero(np.abs(gathered).max(axis=1))) <= set(np.ravel(IDS))
     assert np.abs(gathered[7]).max() > 0
+
+
+# ------------------------------------------------------------------------------- networks of notebooks
+
+
+def bert_output(scope="bert", adapter_fn="feedforward_adapter") -> tf.Tensor:
+    inputs = map(tf.constant, (IDS, MASK, SEGMENTS))
+    return modeling.BertModel(tiny_config(), True, *inputs, scope=scope, adapter_fn=adapter_fn).get_pooled_output()
+
+
+def moved_in(loss: tf.Tensor, steps: int, *arguments) -> set:
+    """Train with `create_optimizer`; return the names of the model's variables that changed."""
+    model = {variable.op.name: variable for variable in tf.global_variables()}
+    step = optimization.create_optimizer(loss, 1e-2, 100, 0, False, *arguments)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        before = session.run(model)
+        for _ in range(steps):
+            session.run(step)
+        after = session.run(model)
+    return {name for name in model if before[name].tobytes() != after[name].tobytes()}
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("scope", ["bert", "my_encoder"])
+def test_heads_of_any_name_train_with_the_adapters_and_bert_stays_frozen(scope):
+    """A custom name, `tf.layers.dense`, the scope of a CRF, and adapter-bert's collection."""
+    with tf.Graph().as_default(), recorded_log() as lines:
+        tf.set_random_seed(1)
+        pooled = bert_output(scope)
+        frozen = {
+            name for name in reference_model.bert_shapes(TINY) if "LayerNorm" not in name and "key/bias" not in name
+        }
+        own = tf.get_variable("my_head", [16, 4])
+        if compat.tensorflow_version() < (2, 16):
+            dense = tf.layers.dense(pooled @ own, 2, use_bias=False)
+        else:  # Keras 3 has no tf.layers
+            dense = pooled @ own @ tf.get_variable("dense/kernel", [4, 2])
+        with tf.variable_scope(f"{scope}_crf"):
+            transitions = tf.get_variable("transitions", [2, 2])
+        collections = ["head", tf.GraphKeys.GLOBAL_VARIABLES]
+        declared = tf.get_variable("declared", [2, 2], collections=collections, trainable=False)
+        untrained = tf.get_variable("untrained", [2, 2], trainable=False)
+        logits = dense @ transitions @ declared @ (untrained + tf.eye(2))
+        loss = tf.losses.sparse_softmax_cross_entropy([0, 1, 1], logits)
+        moved = moved_in(loss, 20)
+    heads = {"my_head", "dense/kernel", f"{scope}_crf/transitions", "declared"}
+    assert heads <= moved and "untrained" not in moved
+    assert len(frozen) > 20 and not moved & {name.replace("bert", scope, 1) for name in frozen}
+    assert {name.split("/")[-2] for name in moved - heads} == {"adapters", "LayerNorm"}
+    (outside,) = [line for line in lines if "outside BERT" in line]
+    # 16 * 4 + 4 * 2 + 2 * 2 + 2 * 2 parameters.
+    assert_mentions(outside, "4 with 80 parameters", *heads)
+    # Two adapters of four tensors and two LayerNorms in each of two layers; frozen: 12 in each, pooler and embeddings.
+    assert_mentions("\n".join(lines), "adapters: 16 with 8,512", "LayerNorm: 10 with 160", "frozen: 29 with")
+
+
+def test_a_custom_adapter_trains_whatever_its_variables_are_called():
+    def adapter(tensor: tf.Tensor) -> tf.Tensor:
+        with tf.variable_scope("mine", reuse=tf.AUTO_REUSE):
+            return tensor * tf.get_variable("scale", [16], initializer=tf.ones_initializer())
+
+    with tf.Graph().as_default():
+        pooled = bert_output(adapter_fn=adapter)
+        moved = moved_in(tf.reduce_sum((pooled @ tf.get_variable("w", [16, 2])) ** 2), 2)
+        assert {variable.op.name for variable in tf.get_collection(adapter_layers.COLLECTION)} == {
+            name for name in moved if name.endswith("mine/scale")
+        }
+    assert len([name for name in moved if name.endswith("mine/scale")]) == 4
+    assert {name.split("/")[-2] for name in moved - {"w"}} == {"mine", "LayerNorm"}
+
+
+def test_a_model_without_adapters_trains_as_a_whole_and_says_so():
+    with tf.Graph().as_default(), recorded_log() as lines:
+        pooled = bert_output("module/bert", None)
+        moved = moved_in(tf.reduce_sum((pooled @ tf.get_variable("w", [16, 2])) ** 2), 2)
+    assert {"w", "module/bert/embeddings/word_embeddings", "module/bert/pooler/dense/kernel"} <= moved
+    assert_mentions("\n".join(lines), "no adapters", "other weights of BERT", "outside BERT: 1 with 32 parameters: w")
+
+
+@pytest.mark.parametrize("adapter_fn", [None, "feedforward_adapter"])
+def test_a_network_without_a_trainable_head_is_an_error_unless_everything_trains(adapter_fn):
+    with tf.Graph().as_default():
+        pooled = bert_output(adapter_fn=adapter_fn)
+        tf.get_variable("unused_head", [16, 2])
+        loss = tf.reduce_sum((pooled @ tf.get_variable("w", [16, 2], trainable=False)) ** 2)
+        assert_mentions(message_of(moved_in, loss, 1), "outside BERT", "trainable", "tuning_mode='full'")
+        assert "bert/pooler/dense/kernel" in moved_in(loss, 1, "full")

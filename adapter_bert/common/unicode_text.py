@@ -30,21 +30,33 @@ class CharacterTable(dict):
         return replacement
 
 
-def _clean(char: str) -> str:
-    if char in " \t\n\r":
-        return " "
-    category = unicodedata.category(char)
-    if char in "\0\ufffd" or category in ("Cc", "Cf"):
-        return ""
-    if category == "Zs":
-        return " "
-    return f" {char} " if _CJK_IDEOGRAPH.match(char) else char
+def is_whitespace(char: str) -> bool:
+    """Return whether BERT treats a character as white space."""
+    return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
 
-def _isolate_punctuation(char: str) -> str:
+def is_control(char: str) -> bool:
+    """Return whether BERT drops a character as a control character."""
+    return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
+
+
+def is_punctuation(char: str) -> bool:
+    """Return whether BERT makes a character a word of its own."""
     # BERT treats all ASCII symbols as punctuation, including those that Unicode does not, such as "$" and "^".
     is_ascii_symbol = "!" <= char <= "~" and not char.isalnum()
-    return f" {char} " if is_ascii_symbol or unicodedata.category(char).startswith("P") else char
+    return is_ascii_symbol or unicodedata.category(char).startswith("P")
+
+
+def is_cjk_ideograph(char: str) -> bool:
+    """Return whether a character is an ideograph, which BERT makes a word of its own."""
+    return _CJK_IDEOGRAPH.match(char) is not None
+
+
+def clean_character(char: str) -> str:
+    """Return a space for white space, and nothing for a control character or a replacement character."""
+    if is_whitespace(char):
+        return " "
+    return "" if char in "\0\ufffd" or is_control(char) else char
 
 
 def is_nonspacing_mark(char: str) -> bool:
@@ -53,9 +65,9 @@ def is_nonspacing_mark(char: str) -> bool:
 
 
 # Drops control characters, converts all white space to spaces and puts spaces around CJK ideographs.
-CLEANED = CharacterTable(_clean)
+CLEANED = CharacterTable(lambda char: f" {char} " if is_cjk_ideograph(char) else clean_character(char))
 WITHOUT_MARKS = CharacterTable(lambda char: "" if is_nonspacing_mark(char) else char)
-PUNCTUATION_ISOLATED = CharacterTable(_isolate_punctuation)
+PUNCTUATION_ISOLATED = CharacterTable(lambda char: f" {char} " if is_punctuation(char) else char)
 # Also drops lone surrogates, which occur in malformed JSON and make SentencePiece fail.
 _WITHOUT_COMBINING = CharacterTable(
     lambda char: "" if unicodedata.combining(char) or "\ud800" <= char <= "\udfff" else char

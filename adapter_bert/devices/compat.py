@@ -82,17 +82,27 @@ def _add_removed_modules() -> None:
             )
 
 
-def import_estimator(name: str) -> Any:
+def import_estimator(name: str, package: str = "python.estimator") -> Any:
     """Import a module of the package tensorflow-estimator, e.g. `mode_keys`."""
     if tensorflow_version() > LAST_WITH_ESTIMATOR:
         _add_removed_modules()
     try:
-        return importlib.import_module("tensorflow_estimator.python.estimator." + name)
+        return importlib.import_module(f"tensorflow_estimator.{package}.{name}")
     except ImportError as error:
         raise errors.UserError(
             f"TensorFlow {tf.version.VERSION} needs the package tensorflow-estimator, which cannot be imported "
             f"({error}): install the versions in requirements.txt."
         ) from error
+
+
+def restore_estimator_api() -> None:
+    """Add `tf.estimator`, which TensorFlow 2.16 removed, to `tensorflow` and `tensorflow.compat.v1`."""
+    import tensorflow as tf2
+
+    for module, version in ((tf2, "v2"), (tf, "v1")):
+        if not hasattr(module, "estimator"):
+            module.estimator = import_estimator("estimator", f"_api.{version}")
+            sys.modules[f"{module.__name__}.estimator"] = module.estimator
 
 
 @functools.lru_cache(maxsize=None)

@@ -196,9 +196,10 @@ def _variables(shapes: Mapping[str, Tuple[int, ...]]) -> Tuple[tf.Variable, tf.V
     """Return weights and biases of a head."""
     (weights, weights_shape), (bias, bias_shape) = shapes.items()
     initializer = modeling.create_initializer(0.02)
+    collections = ["head", tf.GraphKeys.GLOBAL_VARIABLES]  # as in Google's adapter-bert
     return (
-        tf.get_variable(weights, weights_shape, initializer=initializer),
-        tf.get_variable(bias, bias_shape, initializer=tf.zeros_initializer()),
+        tf.get_variable(weights, weights_shape, initializer=initializer, collections=collections),
+        tf.get_variable(bias, bias_shape, initializer=tf.zeros_initializer(), collections=collections),
     )
 
 

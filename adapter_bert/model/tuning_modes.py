@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Collection, Dict, List, NamedTuple, Optional, Sequence
 
 from adapter_bert.common import errors
 
@@ -15,6 +15,10 @@ HEAD = re.compile(r"(^|/)output_(weights|bias)$")
 POOLER = re.compile(r"(^|/)pooler/")
 EMBEDDINGS = re.compile(r"(^|/)embeddings/")
 ENCODER_LAYER = re.compile(r"(^|/)encoder/layer_(\d+)/")
+
+# The scope of a BERT is known by its word embeddings, or by its usual name.
+_WORD_EMBEDDINGS = re.compile(r"(.*/)?embeddings/word_embeddings$")
+_USUAL_SCOPE = re.compile(r"((?:.*/)?bert/)(?:embeddings|encoder|pooler)/")
 
 MODES = ("adapter", "full", "top_layers", "layer_norm", "head")
 
@@ -91,3 +95,32 @@ def trainable_names(names: Sequence[str], mode: str, top_layers: Optional[int] =
         return [name for name in names if layer_index(name) in trained or POOLER.search(name) or HEAD.search(name)]
     patterns = {"adapter": (ADAPTER, LAYER_NORM, HEAD), "layer_norm": (LAYER_NORM, HEAD), "head": (HEAD,)}[mode]
     return [name for name in names if any(pattern.search(name) for pattern in patterns)]
+
+
+def names_in_bert(names: Sequence[str]) -> List[str]:
+    """Return the names of the variables of a BERT, including its adapters, in any scope: `module/bert/pooler/…`."""
+    matches = (pattern.match(name) for name in names for pattern in (_WORD_EMBEDDINGS, _USUAL_SCOPE))
+    scopes = {match.group(1) or "" for match in matches if match}
+    parts = tuple(scope + part for scope in scopes for part in ("embeddings/", "encoder/", "pooler/"))
+    return [name for name in names if name.startswith(parts)]
+
+
+def notebook_names(
+    names: Sequence[str],
+    in_bert: Collection[str],
+    mode: str,
+    top_layers: Optional[int] = None,
+    declared: Collection[str] = (),
+) -> List[str]:
+    """Return the names of the trainable variables of a network whose head is unknown, in the given order.
+
+    Everything but the variables `in_bert` is trainable, whatever its name. Inside BERT, `mode` decides, as in
+    `trainable_names`, and `declared` names more trainable variables, e.g. of adapters with other names.
+    """
+    inside = [name for name in names if name in in_bert]
+    # Unlike `trainable_names`, accept a BERT without adapters of the usual name.
+    trained = set(trainable_names(inside, "layer_norm" if mode == "adapter" else mode, top_layers)).union(declared)
+    if mode == "adapter":
+        trained.update(name for name in inside if ADAPTER.search(name))
+    frozen = set(inside) - trained
+    return [name for name in names if name not in frozen]

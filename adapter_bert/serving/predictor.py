@@ -84,7 +84,7 @@ class Predictor:
             weights, self.config = _resolve_weights(init_checkpoint, path, bert_config_file)
             self.max_seq_length = self.config.max_seq_length if max_seq_length is None else max_seq_length
             errors.check_int("max_seq_length", self.max_seq_length, 3)
-            modeling.check_sequence_length(self.max_seq_length, self.config.bert_config)
+            modeling.check_sequence_length(self.max_seq_length, self.config.bert_config.max_position_embeddings)
             if not vocab_file and not spm_model_file:
                 is_wordpiece = self.config.tokenizer["type"] == "wordpiece"
                 found = _find_tokenizer_file(weights.files[0].path, bases.VOCAB_NAME if is_wordpiece else "*.model")

@@ -97,7 +97,7 @@ class Base:
         base.check_vocabulary()
         if settings.vocab_file:
             tokenization.check_case_matches_vocabulary(settings.do_lower_case, base.tokenizer.vocab)
-        modeling.check_sequence_length(settings.max_seq_length, base.config)
+        modeling.check_sequence_length(settings.max_seq_length, base.config.max_position_embeddings)
         return base
 
     @property

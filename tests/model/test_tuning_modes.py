@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adapter_bert.model.tuning_modes import trainable_names
+from adapter_bert.model.tuning_modes import names_in_bert, notebook_names, trainable_names
 from tests import reference_model
 from tests.helpers import TINY, assert_mentions, message_of
 
@@ -79,3 +79,35 @@ def test_numbered_layer_norms_of_a_notebook_are_trained():
 def test_an_invalid_mode_is_an_error(mode, arguments, facts):
     names = model_names(with_adapters=False)
     assert_mentions(message_of(trainable_names, names, mode, **arguments), *facts)
+
+
+# --------------------------------------------------------------------------------- networks of notebooks
+
+
+@pytest.mark.parametrize("scope", ["bert", "", "my_encoder", "module/bert", "tower_0/text"])
+def test_bert_is_found_in_any_scope_and_nothing_else_is(scope):
+    bert = [name.replace("bert", scope, 1).lstrip("/") for name in model_names(head=())]
+    others = [
+        "output_weights",
+        "dense/kernel",
+        "top/encoder/layer_0/attention/self/query/kernel",
+        "my/pooler/dense/kernel",
+        "cls/predictions/transform/LayerNorm/beta",
+        f"{scope}/crf/transitions".lstrip("/"),
+    ]
+    assert names_in_bert([*bert, *others]) == bert
+
+
+@pytest.mark.parametrize(
+    "mode, top_layers", [("adapter", None), ("layer_norm", None), ("head", None), ("top_layers", 1)]
+)
+def test_everything_outside_bert_trains_and_inside_the_mode_decides(mode, top_layers):
+    names = [*model_names(with_adapters=mode == "adapter"), "dense/kernel", "crf/transitions"]
+    found = notebook_names(names, names_in_bert(names), mode, top_layers)
+    assert found == [*trainable_names(names[:-2], mode, top_layers), "dense/kernel", "crf/transitions"]
+
+
+def test_declared_variables_of_bert_train():
+    names, own = model_names(), "bert/encoder/layer_0/output/my_adapter/kernel"
+    assert notebook_names([own, *names], names_in_bert([own, *names]), "adapter") == trainable_names(names, "adapter")
+    assert own in notebook_names([own, *names], names_in_bert([own, *names]), "adapter", declared=[own])
