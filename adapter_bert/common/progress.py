@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from typing import Iterable, Iterator, Optional, TypeVar
+from typing import Iterable, Iterator, Optional, Sequence, TypeVar
 
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
@@ -23,29 +23,41 @@ def format_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def with_bar(items: Iterable[Item], total: Optional[int], action: str, unit: str) -> Iterator[Item]:
-    """Yield the items; show a bar on a terminal, otherwise log lines as `with_progress` does."""
-    if not sys.stderr.isatty():
-        return with_progress(items, total, action, unit)
-    # tqdm draws nothing if the terminal does not report its size.
-    columns, rows = shutil.get_terminal_size()
-    return iter(tqdm(items, action, total, unit=" " + unit, ncols=columns, nrows=rows))
-
-
-def with_progress(items: Iterable[Item], total: Optional[int], action: str, unit: str) -> Iterator[Item]:
-    """Yield the items; log lines such as `features 500/2000  50.0 examples/s  0:30 left`.
-
-    If the total is not known, the lines do not have it and the time left.
-    """
+def with_progress(items: Iterable[Item], total: int, action: str, unit: str) -> Iterator[Item]:
+    """Yield the items; log lines such as `features 500/2000  50.0 examples/s  0:30 left`."""
     started = logged = time.perf_counter()
     for done, item in enumerate(items):
         now = time.perf_counter()
         if done and now - logged >= LOG_SECONDS:
             logged = now
-            speed = done / (now - started)
-            if total is None:
-                tf.logging.info("%s %d  %.1f %s/s", action, done, speed, unit)
-            else:
-                left = format_seconds(max(total - done, 0) / speed)
-                tf.logging.info("%s %d/%d  %.1f %s/s  %s left", action, done, total, speed, unit, left)
+            _log(action, done, total, done / (now - started), unit)
         yield item
+
+
+def with_bar(chunks: Iterable[Sequence[Item]], total: Optional[int], action: str, unit: str) -> Iterator[Item]:
+    """Yield the items of chunks that take long to compute, and count each chunk when it is there.
+
+    Show a bar on a terminal, otherwise log lines; without the time left if the total is not known.
+    """
+    is_terminal = sys.stderr.isatty()
+    started = logged = time.perf_counter()
+    done = 0
+    # tqdm draws nothing if the terminal does not report its size.
+    columns, rows = shutil.get_terminal_size()
+    with tqdm(None, action, total, unit=" " + unit, ncols=columns, nrows=rows, disable=not is_terminal) as bar:
+        for chunk in chunks:
+            done += len(chunk)
+            bar.update(len(chunk))
+            now = time.perf_counter()
+            if not is_terminal and now - logged >= LOG_SECONDS:
+                logged = now
+                _log(action, done, total, done / (now - started), unit)
+            yield from chunk
+
+
+def _log(action: str, done: int, total: Optional[int], speed: float, unit: str) -> None:
+    if total is None:
+        tf.logging.info("%s %d  %.1f %s/s", action, done, speed, unit)
+    else:
+        left = format_seconds(max(total - done, 0) / speed)
+        tf.logging.info("%s %d/%d  %.1f %s/s  %s left", action, done, total, speed, unit, left)
