@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import os
 import pathlib
@@ -14,7 +13,6 @@ import sys
 import pytest
 
 import adapter_bert
-from adapter_bert.settings.classifier import ClassifierSettings
 from tests.helpers import (
     ROOT,
     assert_mentions,
@@ -64,13 +62,6 @@ def test_paths_are_accepted_and_without_evaluation_there_are_no_results(tiny_ber
 def code_blocks() -> list:
     with open(os.path.join(ROOT, "docs", "python_api.md"), encoding="utf-8") as file:
         text = file.read()
-    if "bert_dir" not in {field.name for field in dataclasses.fields(ClassifierSettings)}:
-        flags = {
-            "bert_config_file": "bert_config.json",
-            "vocab_file": "vocab.txt",
-            "init_checkpoint": "bert_model.ckpt",
-        }
-        text = text.replace('    bert_dir="bert",', "".join(f'    {k}="bert/{v}",\n' for k, v in flags.items()))
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from typing import Iterable, Iterator, Optional, TypeVar
+from typing import Iterable, Iterator, Optional, Sequence, TypeVar
 
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
@@ -29,20 +29,10 @@ def in_notebook() -> bool:
     return shell is not None and "IPKernelApp" in shell.config
 
 
-def with_bar(items: Iterable[Item], total: Optional[int], action: str, unit: str) -> Iterator[Item]:
-    """Yield the items; show a bar on a terminal, otherwise log lines as `with_progress` does."""
-    if not (sys.stderr.isatty() or in_notebook()):
-        return with_progress(items, total, action, unit)
-    # tqdm draws nothing if the terminal does not report its size.
-    columns, rows = shutil.get_terminal_size()
-    return iter(tqdm(items, action, total, unit=" " + unit, ncols=columns, nrows=rows))
-
-
-def with_progress(items: Iterable[Item], total: Optional[int], action: str, unit: str) -> Iterator[Item]:
+def with_progress(items: Iterable[Item], total: int, action: str, unit: str) -> Iterator[Item]:
     """Yield the items; log lines such as `features 500/2000  50.0 examples/s  0:30 left`.
 
-    If the total is not known, the lines do not have it and the time left. The clock starts with the first item,
-    because building a graph for it may take long.
+    The clock starts with the first item, because building a graph for it may take long.
     """
     started = logged = 0.0
     for done, item in enumerate(items):
@@ -51,10 +41,34 @@ def with_progress(items: Iterable[Item], total: Optional[int], action: str, unit
             started = logged = now
         elif now - logged >= LOG_SECONDS:
             logged = now
-            speed = done / (now - started)
-            if total is None:
-                tf.logging.info("%s %d  %.1f %s/s", action, done, speed, unit)
-            else:
-                left = format_seconds(max(total - done, 0) / speed)
-                tf.logging.info("%s %d/%d  %.1f %s/s  %s left", action, done, total, speed, unit, left)
+            _log(action, done, total, done / (now - started), unit)
         yield item
+
+
+def with_bar(chunks: Iterable[Sequence[Item]], total: Optional[int], action: str, unit: str) -> Iterator[Item]:
+    """Yield the items of chunks that take long to compute, and count each chunk when it is there.
+
+    Show a bar on a terminal or in a notebook, otherwise log lines; without the time left if the total is not known.
+    """
+    has_bar = sys.stderr.isatty() or in_notebook()
+    started = logged = time.perf_counter()
+    done = 0
+    # tqdm draws nothing if the terminal does not report its size.
+    columns, rows = shutil.get_terminal_size()
+    with tqdm(None, action, total, unit=" " + unit, ncols=columns, nrows=rows, disable=not has_bar) as bar:
+        for chunk in chunks:
+            done += len(chunk)
+            bar.update(len(chunk))
+            now = time.perf_counter()
+            if not has_bar and now - logged >= LOG_SECONDS:
+                logged = now
+                _log(action, done, total, done / (now - started), unit)
+            yield from chunk
+
+
+def _log(action: str, done: int, total: Optional[int], speed: float, unit: str) -> None:
+    if total is None:
+        tf.logging.info("%s %d  %.1f %s/s", action, done, speed, unit)
+    else:
+        left = format_seconds(max(total - done, 0) / speed)
+        tf.logging.info("%s %d/%d  %.1f %s/s  %s left", action, done, total, speed, unit, left)

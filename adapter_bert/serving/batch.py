@@ -21,7 +21,7 @@ from adapter_bert.tasks.custom import formats, table_writer
 from adapter_bert.tasks.custom.table import MISSING
 
 # Texts that are sorted by length together.
-CHUNK = 512
+CHUNK = 256
 # The format of predictions without their texts.
 PLAIN = "plain"
 
@@ -132,14 +132,14 @@ def warn_of_header(lines: Iterator[str], text_column: str) -> Iterator[str]:
 
 def predict(
     predictor: Predictor, rows: Iterator[Tuple[Cells, Text]], batch_size: int, chunk: int = CHUNK
-) -> Iterator[Tuple[Cells, Prediction]]:
-    """Yield cells and predictions in order; at most `chunk` rows are in memory."""
+) -> Iterator[List[Tuple[Cells, Prediction]]]:
+    """Yield cells and predictions in order, `chunk` rows at a time."""
     while True:
         some = list(itertools.islice(rows, chunk))
         if not some:
             return
         found = predictor.predict([text for _, text in some], batch_size)
-        yield from zip((cells for cells, _ in some), found)
+        yield list(zip((cells for cells, _ in some), found))
 
 
 def table_lines(
@@ -181,10 +181,11 @@ def run(
     Plain lines are written to stdout without the texts. Progress is shown unless the predictions are on the screen.
     """
     labels = predictor.config.labels
-    predicted = predict(predictor, inputs.rows, batch_size, chunk)
+    chunks = predict(predictor, inputs.rows, batch_size, chunk)
     on_screen = not output and sys.stdout.isatty()
+    predicted: Iterator[Tuple[Cells, Prediction]] = itertools.chain.from_iterable(chunks)
     if not on_screen:
-        predicted = with_bar(predicted, inputs.total, "predictions", "texts")
+        predicted = with_bar(chunks, inputs.total, "predictions", "texts")
     if output:
         # Plain lines become a table with a column of texts.
         files.make_folder(os.path.dirname(output) or ".")

@@ -88,12 +88,13 @@ class TestLines:
 
     def test_progress_has_the_number_of_lines_and_the_time_left(self, run, trained, monkeypatch, tmp_path, log):
         monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+        monkeypatch.setattr(batch, "CHUNK", 2)
         path = write_file(tmp_path, "texts", "the cat\nthe dog\nthe cats")
         with open(path) as stream:
             assert len(run("--run=" + trained, given=stream)) == 4
         assert any("2/3" in line and line.endswith("left") for line in log)
         run("--run=" + trained, given="the cat\nthe dog\n")
-        assert any("predictions 1 " in line and "left" not in line for line in log)
+        assert any("predictions 2 " in line and "left" not in line for line in log)
 
     def test_a_header_in_a_stream_is_reported(self, run, trained, log):
         assert len(run("--run=" + trained, given='id,"text",label\n1,the cat,0\n')) == 3
