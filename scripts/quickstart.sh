@@ -19,7 +19,7 @@ print_next() {
   source .venv/bin/activate
 
   # Predict (1: acceptable, 0: not)
-  echo "The cats sits on the mat." | python scripts/predict.py --run=$run
+  python scripts/predict.py --run=$run "The cats sits on the mat." "The cat sits on the mat."
 
   # Train only LayerNorms and head, 0.05 % of the parameters
   python run_classifier.py ${flags[*]} \\

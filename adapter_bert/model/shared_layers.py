@@ -16,6 +16,8 @@ from adapter_bert.model import fused_ops
 
 # Graph attribute with the layers that were built, so that they are freed with the graph.
 _LAYERS = "adapter_bert_layers"
+# Of `tf.get_variable`, which passes them to a custom getter.
+_OPTIONS = ("shape", "dtype", "initializer", "trainable", "collections")
 
 Body = Callable[..., tf.Tensor]
 DrawSeed = Callable[[str], tf.Tensor]
@@ -34,7 +36,7 @@ class _Layer:
         prefix = len(tf.get_variable_scope().name) + 1
 
         def get(getter: Callable, name: str, *args: Any, **kwargs: Any) -> tf.Variable:
-            self.variables[name[prefix:]] = {key: kwargs[key] for key in ("shape", "dtype", "initializer")}
+            self.variables[name[prefix:]] = {key: kwargs[key] for key in _OPTIONS}
             return getter(name, *args, **kwargs)
 
         drawn: Dict[str, tf.Tensor] = {}
