@@ -19,7 +19,7 @@ print_next() {
   source .venv/bin/activate
 
   # Predict (1: acceptable, 0: not)
-  python scripts/predict.py --run=$run "The cats sits on the mat." "The cat sits on the mat."
+  python scripts/predict.py --run=$run "The king hurt herself on Monday." "The king hurt himself on Monday."
 
   # Train only LayerNorms and head, 0.05 % of the parameters
   python run_classifier.py ${flags[*]} \\
@@ -27,9 +27,10 @@ print_next() {
     --tuning_mode=layer_norm --learning_rate=3e-3 --output_dir=$folder/layer_norm
 
   # Train on your own table: replace the file and the columns
-  python run_classifier.py --task_name=sentences --train_file=examples/acceptability/train.tsv --text_column=4 \\
-    --label_column=2 --bert_dir=minilm --max_seq_length=16 --learning_rate=3e-4 --num_train_epochs=5 --seed=1 \\
-    --do_train=true --do_eval=true --output_dir=$folder/sentences
+  python run_classifier.py --task_name=sentences --train_file=examples/acceptability/train.tsv \\
+    --dev_file=examples/acceptability/dev.tsv --text_column=4 --label_column=2 --bert_dir=minilm --max_seq_length=16 \\
+    --learning_rate=3e-4 --num_train_epochs=5 --seed=1 --do_train=true --do_eval=true \\
+    --output_dir=$folder/sentences
 
   # Show the curves in a browser
   tensorboard --logdir=$folder
