@@ -2,13 +2,13 @@
 
 A job is a dictionary that every side understands:
 
-    kind           step, epoch, features, predict or sizes
+    kind           step, epoch, fixed, features, predict or sizes
     config         sizes of the network, as in bert_config.json          (step, sizes)
     batch, length  examples in a batch, tokens of each (epoch: at most)
     adapter_size   units of the bottleneck
     warmup, steps  untimed and timed steps                               (step)
     seed           of weights, data order and dropout
-    task, data_dir, base_dir, hf_dir, examples_file                      (epoch, features, predict)
+    task, data_dir, base_dir, hf_dir, examples_file                      (epoch, fixed, features, predict)
     tuning, plan, flags                                                  (only for our side)
     library        torch or tensorflow                                   (only for the matrix-product limit)
 """
@@ -40,6 +40,9 @@ SHAPES = {
 }
 
 
+EXAMPLE_DATA = os.path.join("examples", "acceptability")
+
+
 class Side(NamedTuple):
     """One side of a comparison."""
 
@@ -54,8 +57,8 @@ _PADDED = {**_OURS, "flags": ["--pad_to_max_seq_length=true"]}
 _CHECKPOINTING = {**_OURS, "plan": {"gradient_checkpointing": True}}
 _ACCUMULATION = {**_OURS, "plan": {"accumulation_steps": 4}}
 SIDES = {
-    "ours": Side("ours", "ours", "step epoch features predict sizes", _OURS),
-    "baseline": Side("ours", "ours, in --baseline_dir", "step epoch features predict", _OURS),
+    "ours": Side("ours", "ours", "step epoch fixed features predict sizes", _OURS),
+    "baseline": Side("ours", "ours, in --baseline_dir", "step epoch fixed features predict", _OURS),
     "adapterhub": Side("torch_sides", "AdapterHub", "step epoch sizes", {"method": "adapterhub"}),
     "limit_torch": Side("matmul_limit", "matrix products alone, PyTorch", "step", {"library": "torch"}),
     "limit_tensorflow": Side("matmul_limit", "matrix products alone, TensorFlow", "step", {"library": "tensorflow"}),
@@ -66,7 +69,7 @@ SIDES = {
     "ours_checkpointing": Side("ours", "ours, --gradient_checkpointing", "step", _CHECKPOINTING),
     "ours_accumulation": Side("ours", "ours, --gradient_accumulation_steps=4", "step", _ACCUMULATION),
 }
-SUITES = ("step", "epoch", "features", "predict", "sizes")
+SUITES = ("step", "epoch", "fixed", "features", "predict", "sizes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +111,11 @@ def cases(suite: str, args: argparse.Namespace, hf_dir: str, base_dir: str) -> I
     if suite in ("step", "sizes"):
         name = f"{args.shape} {args.batch}x{args.length} size {args.adapter_size}"
         yield name, {**size, "config": SHAPES[args.shape], "warmup": args.warmup, "steps": args.steps}
+        return
+    if suite == "fixed":
+        # Small data that every checkout has: the time of a run apart from its steps.
+        if base_dir:
+            yield "train and evaluate MiniLM", {**size, "task": "CoLA", "data_dir": EXAMPLE_DATA, "base_dir": base_dir}
         return
     names = {"epoch": args.tasks, "features": args.feature_tasks, "predict": ["SST-2"]}[suite]
     for task in names:

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 from adapter_bert.common import system
 
@@ -63,6 +63,19 @@ def step(job: common.Job) -> common.Result:
 
 def epoch(job: common.Job) -> common.Result:
     """Run one epoch with `run_classifier.py` and return the time of its steps; `flags` holds further flags."""
+    result, history = _run_classifier(job, "--num_train_epochs=1")
+    return dict(result, seconds=[history["seconds"]], examples=history["examples"])
+
+
+def fixed(job: common.Job) -> common.Result:
+    """Train a few steps and evaluate, and return all other time: from the start to the first step, and to the exit."""
+    started = time.perf_counter()
+    result, history = _run_classifier(job, "--num_train_epochs=0.1", "--do_eval=true", "--eval_batch_size=64")
+    return dict(result, seconds=[time.perf_counter() - started - history["seconds"]])
+
+
+def _run_classifier(job: common.Job, *flags: str) -> Tuple[common.Result, Dict[str, Any]]:
+    """Train with `run_classifier.py`; return its peak memory, and the history of the run."""
     base = job["base_dir"]
     with tempfile.TemporaryDirectory() as folder:
         command = [
@@ -77,17 +90,16 @@ def epoch(job: common.Job) -> common.Result:
             f"--max_seq_length={job['length']}",
             f"--train_batch_size={job['batch']}",
             f"--adapter_size={job['adapter_size']}",
-            "--num_train_epochs=1",
             "--learning_rate=3e-4",
             f"--seed={job['seed']}",
             f"--feature_cache_dir={folder}/features",
             f"--output_dir={folder}/run",
+            *flags,
             *job.get("flags", []),
         ]
         result = common.run_command(command, os.path.join(folder, "log"), ROOT)
         with open(os.path.join(folder, "run", "training.json")) as file:
-            history = json.load(file)
-    return dict(result, seconds=[history["seconds"]], examples=history["examples"])
+            return result, json.load(file)
 
 
 def features(job: common.Job) -> common.Result:
@@ -151,5 +163,5 @@ def sizes(job: common.Job) -> common.Result:
 
 
 if __name__ == "__main__":
-    kinds = {"step": step, "epoch": epoch, "features": features, "predict": predict, "sizes": sizes}
+    kinds = {"step": step, "epoch": epoch, "fixed": fixed, "features": features, "predict": predict, "sizes": sizes}
     common.answer(kinds, sys.argv)
