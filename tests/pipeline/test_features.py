@@ -109,7 +109,8 @@ def test_features_are_listed_under_the_names_of_the_graph(tokenizer):
     assert features.as_lists() == dict(zeros, label_ids=[0], is_real_example=[0])
 
 
-def test_the_first_example_is_logged(tokenizer, log):
+def test_the_first_example_is_logged_on_request(tokenizer, log):
+    tf.logging.set_verbosity(tf.logging.DEBUG)  # the fixture restores it
     examples = [InputExample("first", "the cat", None, "good"), InputExample("second", "it", None, "bad")]
     for convert_all in (
         lambda: convert_examples_to_features(examples, LABELS, 8, tokenizer),
