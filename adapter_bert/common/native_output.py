@@ -15,7 +15,7 @@ import platform
 import sys
 import tempfile
 from types import ModuleType
-from typing import Any, Iterator, Optional, Sequence
+from typing import IO, Any, Iterator, Optional, Sequence
 
 
 @contextlib.contextmanager
@@ -25,7 +25,7 @@ def hidden() -> Iterator[None]:
         try:
             kept = os.dup(2)
             cleanup.callback(os.close, kept)
-            file = cleanup.enter_context(tempfile.TemporaryFile())
+            file = cleanup.enter_context(_memory_file())
         except OSError:  # no standard error, or no space for temporary files
             yield
             return
@@ -40,6 +40,13 @@ def hidden() -> Iterator[None]:
             raise
         finally:
             os.dup2(kept, 2)
+
+
+def _memory_file() -> IO[bytes]:
+    """Return a file that is not on a disk, which may be full; a temporary file where there is no such thing."""
+    if hasattr(os, "memfd_create"):  # Linux, Python 3.8
+        return os.fdopen(os.memfd_create("stderr"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def hide_at_import() -> None:
