@@ -31,8 +31,8 @@ class History:
         self.evaluations: List[Dict[str, Any]] = []
         # Time spent in training steps, excluding evaluation, and their number and examples. Killed processes add none.
         self.seconds, self.steps, self.examples = 0.0, 0, 0
-        # Mean training loss of each fiftieth of the steps; None where there is no step. A resumed run replaces those
-        # that it computes again, even in part.
+        # Mean training loss of each fiftieth of the steps; None where there is no step, or it was lost in a kill.
+        # A resumed run replaces those that it computes again, even in part.
         self.losses: List[Optional[float]] = [None] * _PARTS
         self._sums: Dict[int, Tuple[float, int]] = {}  # part -> sum and number of the losses, in this process
         if tf.gfile.Exists(path):

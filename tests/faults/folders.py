@@ -24,8 +24,9 @@ Content = Dict[str, str]
 TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.(partial|old)\b|\.tempstate\d*|_temp(_[0-9a-f]+)?(/|$)|checkpoint\.tmp")
 _EVENTS = re.compile(r"events\.out\.tfevents\.[^/]*$")
 # Keys of JSON files, and tags of summaries, that hold dates and times, or depend on them (the checksum of a pack), or
-# count the steps that were computed, including those lost in a kill.
-_TIMES = re.compile(r"created|date|second|time|/sec|checksum|^steps$|^steps_computed$|^examples$")
+# count the steps that were computed, including those lost in a kill. The losses of steps that a killed process computed
+# and did not record are missing.
+_TIMES = re.compile(r"created|date|second|time|/sec|checksum|^steps$|^steps_computed$|^examples$|^losses$")
 
 
 def _without_times(value: Any) -> Any:
