@@ -4,6 +4,13 @@
 
 with W1 [d, m], b1 [1, m], W2 [m, d], b2 [1, d]: 2md + d + m parameters. The weights start near zero, so a network
 with new adapters starts close to the original network (Houlsby et al., 2019, section 2). Independent of BERT.
+
+The paper's section 3.6 lists variants, which `AdapterConfig` selects. With f(x) = W2 · act(W1 · x + b1) + b2:
+
+    more hidden layers     f(x) = W3 · act(W2 · act(W1 · x + b1) + b2) + b3, and so on
+    normalization          f(norm(x)) in place of f(x)
+    parallel               output + f(input) of the sub-layer
+    parallel, multiplying  output · (1 + f(input)) of the sub-layer
 """
 
 from __future__ import annotations
@@ -15,11 +22,15 @@ from typing import Any, Callable, Hashable, Optional, Union
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors
+from adapter_bert.model import batch_norm, fused_ops
 from adapter_bert.model.adapter_config import PAPER_INIT_SCALE, PAPER_SIZE, AdapterConfig, check_activation
 from adapter_bert.model.fused_ops import gelu, gelu_erf
 
 # Graph collection of the variables of adapters, as in Google's adapter-bert.
 COLLECTION = "adapters"
+
+LAYER_NORM_EPSILON = 1e-12  # of BERT
+BATCH_NORM_EPSILON = 1e-5
 
 
 def swish(x: tf.Tensor) -> tf.Tensor:
@@ -46,6 +57,10 @@ def feedforward_adapter(
     hidden_size: int = PAPER_SIZE,
     init_scale: float = PAPER_INIT_SCALE,
     activation: Union[str, Callable, None] = "gelu",
+    depth: int = 1,
+    normalize: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
+    source: Optional[tf.Tensor] = None,
+    multiply: bool = False,
 ) -> tf.Tensor:
     """Add a bottleneck adapter to the graph in the variable scope `adapters`; return a tensor of the input's shape.
 
@@ -54,35 +69,68 @@ def feedforward_adapter(
       hidden_size: m, the size of the bottleneck.
       init_scale: standard deviation of the initial weights, a normal truncated at two standard deviations.
       activation: the non-linearity of the bottleneck.
+      depth: number of hidden layers.
+      normalize: applied to what the bottleneck reads, float [rows, d].
+      source: what the bottleneck reads, of the input's shape; by default the input.
+      multiply: multiply the input by 1 + the bottleneck's output, instead of adding that output.
     """
     width = input_tensor.shape.as_list()[-1]
-    rows = input_tensor if input_tensor.shape.ndims == 2 else tf.reshape(input_tensor, [-1, width])
+    rows = _as_rows(input_tensor)
+    hidden = rows if source is None else _as_rows(source)
     act = get_activation(activation)
+    sizes = [width, *[hidden_size] * depth, width]
     with tf.variable_scope("adapters"):
         near_zero = tf.truncated_normal_initializer(stddev=init_scale)
         zero = tf.zeros_initializer()
         get_variable = functools.partial(tf.get_variable, collections=[COLLECTION, tf.GraphKeys.GLOBAL_VARIABLES])
-        weights1 = get_variable("weights1", [width, hidden_size], initializer=near_zero)
-        biases1 = get_variable("biases1", [1, hidden_size], initializer=zero)
-        weights2 = get_variable("weights2", [hidden_size, width], initializer=near_zero)
-        biases2 = get_variable("biases2", [1, width], initializer=zero)
-        # As vectors, so that TensorFlow fuses the bias into the matrix product.
-        hidden = tf.nn.bias_add(tf.matmul(rows, weights1), tf.reshape(biases1, [-1]))
-        if act is not None:
-            hidden = act(hidden)
-        output = rows + tf.nn.bias_add(tf.matmul(hidden, weights2), tf.reshape(biases2, [-1]))
+        if normalize is not None:
+            hidden = normalize(hidden)
+        layers = []
+        for number, shape in enumerate(zip(sizes, sizes[1:]), 1):
+            weights = get_variable(f"weights{number}", shape, initializer=near_zero)
+            layers.append((weights, get_variable(f"biases{number}", [1, shape[1]], initializer=zero)))
+        for number, (weights, biases) in enumerate(layers, 1):
+            # As a vector, so that TensorFlow fuses the bias into the matrix product.
+            hidden = tf.nn.bias_add(tf.matmul(hidden, weights), tf.reshape(biases, [-1]))
+            if act is not None and number <= depth:
+                hidden = act(hidden)
+        output = rows * (1.0 + hidden) if multiply else rows + hidden
     return output if rows is input_tensor else tf.reshape(output, tf.shape(input_tensor))
+
+
+def _as_rows(tensor: tf.Tensor) -> tf.Tensor:
+    return tensor if tensor.shape.ndims == 2 else tf.reshape(tensor, [-1, tensor.shape.as_list()[-1]])
+
+
+def _normalize(rows: tf.Tensor, kind: str, real_rows: Optional[tf.Tensor]) -> tf.Tensor:
+    """Normalize float [rows, d], each row or each column, with a trained shift and scale; see `batch_norm`."""
+    with tf.variable_scope({"layer": "LayerNorm", "batch": "BatchNorm"}[kind]):
+        options = {"shape": rows.shape.as_list()[-1:], "collections": [COLLECTION, tf.GraphKeys.GLOBAL_VARIABLES]}
+        beta = tf.convert_to_tensor(tf.get_variable("beta", initializer=tf.zeros_initializer(), **options))
+        gamma = tf.convert_to_tensor(tf.get_variable("gamma", initializer=tf.ones_initializer(), **options))
+        if kind == "layer":
+            return fused_ops.layer_norm(rows, None, gamma, beta, LAYER_NORM_EPSILON)
+        mean, variance = batch_norm.statistics(rows, real_rows)
+        return tf.nn.batch_normalization(rows, mean, variance, beta, gamma, BATCH_NORM_EPSILON)
 
 
 AdapterFn = Union[None, str, AdapterConfig, Callable[[tf.Tensor], tf.Tensor]]
 
 
-def get_adapter(adapter_fn: AdapterFn) -> Callable[..., tf.Tensor]:
-    """Convert the `adapter_fn` argument of `BertModel` into a function of (tensor, layer index, sub-layer name).
+def has_batch_norm(adapter_fn: AdapterFn) -> bool:
+    """Return whether adapters compute statistics of the whole batch in training, and have side effects there."""
+    return isinstance(adapter_fn, AdapterConfig) and adapter_fn.norm == "batch"
+
+
+def get_adapter(adapter_fn: AdapterFn, real_rows: Optional[tf.Tensor] = None) -> Callable[..., tf.Tensor]:
+    """Convert the `adapter_fn` argument of `BertModel` into a function of a sub-layer's output.
+
+    Its arguments are the output, the index of the layer, the name of the sub-layer and the input of the sub-layer.
 
     Args:
       adapter_fn: None for no adapters; the name `feedforward_adapter` for adapters of size 64; an `AdapterConfig`; or
         a function of one tensor that is applied after every projection.
+      real_rows: for batch normalization in training, see `batch_norm.statistics`.
     """
     chosen: Any = adapter_fn
     if isinstance(adapter_fn, str):
@@ -90,14 +138,23 @@ def get_adapter(adapter_fn: AdapterFn) -> Callable[..., tf.Tensor]:
             raise errors.unknown("adapter function", adapter_fn, ["feedforward_adapter"])
         chosen = AdapterConfig()
 
-    def adapt(tensor: tf.Tensor, layer: int, sublayer: str) -> tf.Tensor:
+    def adapt(tensor: tf.Tensor, layer: int, sublayer: str, source: Optional[tf.Tensor] = None) -> tf.Tensor:
         if chosen is None:
             return tensor
         if not isinstance(chosen, AdapterConfig):
             return _recorded(chosen, tensor)
         if not chosen.covers(layer, sublayer):
             return tensor
-        return feedforward_adapter(tensor, chosen.size, chosen.init_scale, chosen.activation)
+        return feedforward_adapter(
+            tensor,
+            chosen.size,
+            chosen.init_scale,
+            chosen.activation,
+            chosen.depth,
+            None if chosen.norm == "none" else functools.partial(_normalize, kind=chosen.norm, real_rows=real_rows),
+            None if chosen.connection == "serial" else source,
+            chosen.connection == "multiply",
+        )
 
     return adapt
 

@@ -133,7 +133,7 @@ class BertModel:
 
         Args:
           config: the architecture.
-          is_training: whether to apply dropout.
+          is_training: whether to apply dropout, and to normalize adapters by the statistics of the batch.
           input_ids: int [B, S]; both sizes may be dynamic.
           input_mask: int [B, S], 0 for padding; None for no padding.
           token_type_ids: int [B, S]; None for all zeros.
@@ -180,6 +180,7 @@ class BertModel:
                     adapter_fn,
                     gradient_checkpointing,
                     share_layers,
+                    is_training,
                 )
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
@@ -244,6 +245,7 @@ def encode(
     adapter_fn: adapter_layers.AdapterFn,
     gradient_checkpointing: bool = False,
     share_layers: bool = False,
+    is_training: bool = False,
 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
     """Build the stack of encoder layers on embeddings [B, S, D]; see `BertModel` for the other arguments.
 
@@ -252,7 +254,10 @@ def encode(
     training, its dropout masks differ from those of the full layer.
     """
     shape = get_shape_list(embeddings, expected_rank=3)
-    adapt = adapter_layers.get_adapter(adapter_fn)
+    batch_norm, real_rows = adapter_layers.has_batch_norm(adapter_fn), None
+    if batch_norm and is_training:
+        real_rows = tf.cast(tf.reshape(bias, [-1, 1]) > -1.0, tf.float32)  # [B*S, 1]
+    adapt = adapter_layers.get_adapter(adapter_fn, real_rows)
 
     def build(states: tf.Tensor, layer: int, first_only: bool = False) -> tf.Tensor:
         def apply(states: tf.Tensor, bias: tf.Tensor = bias) -> tf.Tensor:
@@ -263,8 +268,9 @@ def encode(
         with tf.variable_scope(f"layer_{layer}", reuse=True if first_only else None):
             if gradient_checkpointing:
                 return fused_ops.recomputed(apply, states)
-            # Layers of static shapes may be compiled instead, and those with a function as adapter may differ.
-            if not share_layers or embeddings.shape.is_fully_defined() or callable(adapter_fn):
+            # Layers of static shapes may be compiled instead, and those with a function as adapter may differ. A
+            # shared layer cannot update the statistics of batch normalization.
+            if not share_layers or embeddings.shape.is_fully_defined() or callable(adapter_fn) or batch_norm:
                 return apply(states)
             key = adapter_layers.describe(adapter_fn, layer), repr(sorted(config.to_dict().items()))
             return shared_layers.build(key, first_only, apply, [states, bias], dropout_seed)
@@ -273,7 +279,10 @@ def encode(
     states = [tf.reshape(embeddings, [-1, config.hidden_size])]
     for layer in range(config.num_hidden_layers):
         states.append(build(states[-1], layer))
-    first_token = build(states[-2], config.num_hidden_layers - 1, first_only=True)
+    if real_rows is None:
+        first_token = build(states[-2], config.num_hidden_layers - 1, first_only=True)
+    else:  # the first tokens alone have other statistics
+        first_token = tf.reshape(states[-1], shape)[:, 0, :]
     return [tf.reshape(output, shape) for output in states[1:]], first_token
 
 
@@ -288,7 +297,7 @@ def encoder_layer(
     """Build one layer: attention, then the feed-forward sub-layer. Return float [B*F, D].
 
     `states` [B*S, D] is the layer's input for all tokens, `queries` [B*F, D] for those whose output is needed;
-    `adapt(tensor, sublayer=…)` applies the adapter.
+    `adapt(output, sublayer=…, source=input)` applies the adapter of a sub-layer.
     """
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
@@ -306,7 +315,7 @@ def _project_and_add(
     with tf.variable_scope("output"):
         y = dense(x, config.hidden_size, "dense", config.initializer_range)
         y = scoped_dropout(y, config.hidden_dropout_prob)
-        return add_and_norm(adapt(y, sublayer=sublayer), residual)
+        return add_and_norm(adapt(y, sublayer=sublayer, source=residual), residual)
 
 
 # ------------------------------------------------------- the original's arguments, for code that uses them
@@ -370,6 +379,11 @@ def transformer_model(
         raise ValueError(
             f"hidden_size is {hidden_size}; expected a multiple of num_attention_heads ({num_attention_heads}) and the "
             f"width of the input ({shape[2]})."
+        )
+    if adapter_layers.has_batch_norm(adapter_fn):
+        raise errors.UserError(
+            "transformer_model cannot build adapters with norm='batch', because it does not know whether the network "
+            "is trained: use BertModel, or norm='layer'."
         )
     config = BertConfig(1, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size)
     config.hidden_act = get_activation(intermediate_act_fn) or "linear"

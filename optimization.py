@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors
-from adapter_bert.model import tuning_modes
+from adapter_bert.model import batch_norm, tuning_modes
 from adapter_bert.model.tuning_modes import HEAD, count_layers, trainable_names  # noqa: F401  (published names)
 
 # Graph collection with the learning rate of the current step.
@@ -29,18 +30,20 @@ def trainable_variables(mode: str, top_layers: Optional[int] = None) -> List[tf.
 
 
 def learning_rate_schedule(
-    global_step: tf.Tensor, init_lr: float, num_train_steps: int, num_warmup_steps: Optional[int]
+    global_step: tf.Tensor,
+    init_lr: Union[float, tf.Tensor],
+    num_train_steps: Union[int, tf.Tensor],
+    num_warmup_steps: Union[None, int, tf.Tensor],
 ) -> tf.Tensor:
     """Return the learning rate at a step: linear warm-up from 0, then linear decay to 0.
 
     As in BERT, the decay starts at step 0, so the rate after the warm-up is slightly below `init_lr`. None or 0 warm-up
     steps mean no warm-up.
     """
-    step = tf.cast(global_step, tf.float32)
-    rate = init_lr * (1.0 - tf.minimum(step, float(num_train_steps)) / max(num_train_steps, 1))
-    if num_warmup_steps:
-        rate = tf.where(step < float(num_warmup_steps), init_lr * step / float(num_warmup_steps), rate)
-    return rate
+    step, total = tf.cast(global_step, tf.float32), tf.cast(num_train_steps, tf.float32)
+    warmup = tf.cast(0 if num_warmup_steps is None else num_warmup_steps, tf.float32)
+    rate = init_lr * (1.0 - tf.minimum(step, total) / tf.maximum(total, 1.0))
+    return tf.where(step < warmup, init_lr * step / tf.maximum(warmup, 1.0), rate)
 
 
 def create_optimizer(
@@ -51,6 +54,7 @@ def create_optimizer(
     use_tpu: bool,
     tuning_mode: str = "adapter",
     top_layers: Optional[int] = None,
+    bias_correction: bool = False,
 ) -> tf.Operation:
     """Build the training step: gradients of the trainable variables, clipping at norm 1, Adam with weight decay.
 
@@ -58,7 +62,8 @@ def create_optimizer(
     `adapter`, a model without adapters is trained as a whole. The trained variables are logged. Raise
     `errors.UserError` if the loss depends on no variable outside BERT, unless the mode is `full`.
 
-    See `learning_rate_schedule` for the other arguments; `use_tpu` sums gradients over TPU cores.
+    See `learning_rate_schedule` and `AdamWeightDecayOptimizer` for the other arguments; `use_tpu` sums gradients over
+    TPU cores.
 
     Return the train op, which also increments the global step. If the gradient is not finite, it raises
     InvalidArgumentError with `NOT_FINITE` and changes nothing, except on a TPU.
@@ -79,7 +84,8 @@ def create_optimizer(
             names = errors.first_names(map(variable_name, variables), 8)
             which = f": {names}" if group == "outside BERT" else ""
             tf.logging.info("Variables, %s: %d with %s parameters%s", group, len(variables), f"{size:,}", which)
-    return train_step(grads, tvars, init_lr, num_train_steps, num_warmup_steps, use_tpu)
+    with tf.control_dependencies(tf.get_collection(batch_norm.UPDATES)):
+        return train_step(grads, tvars, init_lr, num_train_steps, num_warmup_steps, use_tpu, bias_correction)
 
 
 # Graph collections of Google's adapter-bert that each mode trains besides the usual names; other modes: `head`.
@@ -130,17 +136,21 @@ def _groups(tvars: Sequence[tf.Variable], grads: Sequence[Optional[tf.Tensor]]) 
 def train_step(
     grads: Sequence[Optional[tf.Tensor]],
     tvars: Sequence[tf.Variable],
-    init_lr: float,
-    num_train_steps: int,
-    num_warmup_steps: Optional[int],
+    init_lr: Union[float, tf.Tensor],
+    num_train_steps: Union[int, tf.Tensor],
+    num_warmup_steps: Union[None, int, tf.Tensor],
     use_tpu: bool,
+    bias_correction: bool = False,
 ) -> tf.Operation:
     """Build the training step from gradients; a gradient is None if the loss does not depend on the variable."""
     global_step = tf.train.get_or_create_global_step()
     rate = learning_rate_schedule(global_step, init_lr, num_train_steps, num_warmup_steps)
     tf.add_to_collection(LEARNING_RATE, rate)
     optimizer = AdamWeightDecayOptimizer(
-        rate, weight_decay_rate=0.01, exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"]
+        rate,
+        weight_decay_rate=0.01,
+        exclude_from_weight_decay=["LayerNorm", "layer_norm", "BatchNorm", "bias"],
+        bias_correction=bias_correction,
     )
     if use_tpu:
         optimizer = tf.tpu.CrossShardOptimizer(optimizer)
@@ -156,8 +166,20 @@ def train_step(
         return tf.group(global_step.assign_add(1))
 
 
+class _SharedZeros:
+    """An initializer that creates one tensor of zeros for each shape."""
+
+    def __init__(self) -> None:
+        self._tensors: Dict[Tuple[int, ...], tf.Tensor] = {}
+
+    def __call__(self, shape: Sequence[int], dtype: tf.DType, **unused: Any) -> tf.Tensor:
+        if tuple(shape) not in self._tensors:
+            self._tensors[tuple(shape)] = tf.zeros(shape, dtype)
+        return self._tensors[tuple(shape)]
+
+
 class AdamWeightDecayOptimizer(tf.train.Optimizer):
-    """Adam without bias correction and with decoupled weight decay, as BERT was trained.
+    """Adam with decoupled weight decay and, as BERT was trained, without bias correction.
 
     The slots are variables `<name>/adam_m` and `<name>/adam_v`, as in Google's checkpoints.
     """
@@ -172,10 +194,12 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         exclude_from_weight_decay: Optional[Sequence[str]] = None,
         name: str = "AdamWeightDecayOptimizer",
         adapter_weight_decay_rate: Optional[float] = None,
+        bias_correction: bool = False,
     ) -> None:
         """Store the settings; `exclude_from_weight_decay` lists regular expressions searched in variable names.
 
         `adapter_weight_decay_rate`, an argument of Google's adapter-bert, is that of adapters, if it differs.
+        `bias_correction` corrects the moments of the first steps, as in Kingma and Ba (2014); BERT's Adam does not.
         """
         super().__init__(False, name)
         self.learning_rate = learning_rate
@@ -185,6 +209,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.exclude_from_weight_decay = exclude_from_weight_decay
+        self.bias_correction = bias_correction
 
     def apply_gradients(
         self,
@@ -193,38 +218,54 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         name: Optional[str] = None,
     ) -> tf.Operation:
         """Update every variable with a gradient. Do not increment `global_step`, as in the original."""
-        # Constants shared by all updates: creating them for each variable would take as long as the updates.
-        rates = (self.beta_1, 1.0 - self.beta_1, self.beta_2, 1.0 - self.beta_2, self.epsilon)
-        constants = [tf.constant(rate, tf.float32) for rate in rates]
+        # Shared by all variables: creating constants takes as long as creating the updates.
+        constants, zeros = self._constants(), _SharedZeros()
         updates = []
         for grad, variable in grads_and_vars:
             if grad is None or variable is None:
                 continue
-            updates.extend(self._update(tf.convert_to_tensor(grad), variable, constants))
+            updates.append(self._update(tf.convert_to_tensor(grad), variable, constants, zeros))
         return tf.group(*updates, name=name)
 
-    def _update(self, grad: tf.Tensor, variable: tf.Variable, constants: Sequence[tf.Tensor]) -> List[tf.Operation]:
-        beta_1, rest_1, beta_2, rest_2, epsilon = constants
-        name = variable_name(variable)
-        m, v = (
-            tf.get_variable(
-                name=f"{name}/{slot}",
-                shape=variable.shape.as_list(),
-                dtype=tf.float32,
-                trainable=False,
-                initializer=tf.zeros_initializer(),
+    def _constants(self) -> Dict[str, tf.Tensor]:
+        """Return the arguments of TensorFlow's Adam kernel that do not depend on the variable."""
+        # The kernel computes 1 - beta_2 in float32, 1.3e-5 too small for 0.999, so that its second moment is `scale`
+        # times the right one. Its factor sqrt(1 - beta2_power) undoes this.
+        scale = float(np.float32(1) - np.float32(self.beta_2)) / (1.0 - self.beta_2) if self.beta_2 < 1.0 else 1.0
+        power_1, power_2 = 0.0, 0.0
+        if self.bias_correction:
+            count = tf.cast(tf.train.get_or_create_global_step(), tf.float32) + 1.0
+            power_1, power_2 = tf.pow(self.beta_1, count), tf.pow(self.beta_2, count)
+        constants = {
+            "beta1_power": power_1,
+            "beta2_power": 1.0 - scale * (1.0 - power_2),
+            "lr": self.learning_rate,
+            "beta1": self.beta_1,
+            "beta2": self.beta_2,
+            "epsilon": self.epsilon * scale**0.5,
+        }
+        return {name: tf.convert_to_tensor(value, tf.float32) for name, value in constants.items()}
+
+    def _update(
+        self, grad: tf.Tensor, variable: tf.Variable, constants: Mapping[str, tf.Tensor], zeros: Callable
+    ) -> tf.Operation:
+        name, is_resource = variable_name(variable), hasattr(variable, "handle")
+        targets = {"var": variable}
+        for slot in ("m", "v"):
+            shape = variable.shape.as_list()
+            targets[slot] = tf.get_variable(
+                f"{name}/adam_{slot}", shape, tf.float32, zeros, trainable=False, use_resource=is_resource
             )
-            for slot in ("adam_m", "adam_v")
-        )
-        value = tf.convert_to_tensor(variable)
-        next_m = beta_1 * m + rest_1 * grad
-        next_v = beta_2 * v + rest_2 * tf.square(grad)
-        update = next_m / (tf.sqrt(next_v) + epsilon)
-        # Add the decay to the update, not to the loss, to keep it out of Adam's moments.
+        before: List[Any] = [grad]
+        # Subtract the decay from the variable instead of adding it to the loss, to keep it out of Adam's moments.
         if self._do_use_weight_decay(name):
-            update += self._decay_rate(name) * value
-        new_values = ((variable, value - self.learning_rate * update), (m, next_m), (v, next_v))
-        return [target.assign(new_value, read_value=False) for target, new_value in new_values]
+            with tf.control_dependencies(before):
+                before = [tf.assign_sub(variable, self._decay_rate(name) * constants["lr"] * variable)]
+        with tf.control_dependencies(before):
+            if is_resource:
+                handles = {key: target.handle for key, target in targets.items()}
+                return tf.raw_ops.ResourceApplyAdam(**handles, grad=grad, **constants)
+            return tf.raw_ops.ApplyAdam(**targets, grad=grad, **constants).op
 
     def _decay_rate(self, name: str) -> float:
         if self.adapter_weight_decay_rate is not None and tuning_modes.ADAPTER.search(name):

@@ -24,6 +24,7 @@ setup(
         "tensorflow-estimator==2.15.0; python_version >= '3.12'",
         "tensorboard; python_version >= '3.12'",
         "absl-py",
+        "matplotlib",
         "numpy",
         "scikit-learn",
         "scipy",
@@ -32,6 +33,7 @@ setup(
         "safetensors<0.5; python_version < '3.8'",
         "safetensors; python_version >= '3.8'",
         "tabulate",
+        "tomli; python_version < '3.11'",
         "tqdm>=4.57",
     ]
 )

@@ -8,21 +8,17 @@ with adapter_bert.load(run=run.output_dir) as predictor:
 
 from __future__ import annotations
 
-import dataclasses
-import os
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Type
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Type
 
-from adapter_bert.common import errors, logs
+from adapter_bert.common import logs
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.serving.predictor import load  # noqa: F401  part of the API
 from adapter_bert.settings.classifier import ClassifierSettings
+from adapter_bert.settings.flags import from_values
 from adapter_bert.settings.groups import Settings
 from adapter_bert.settings.squad import SquadSettings
 from adapter_bert.training import classification, span_extraction
 from adapter_bert.weights.run_folder import RunFolder
-
-# Type of a setting -> types of values for it.
-_TYPES = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
 
 
 class Run(NamedTuple):
@@ -51,30 +47,10 @@ def train_squad(**flags: Any) -> Run:
 
 
 def _run(kind: Type[Any], workflow: Callable[[Any], Any], flags: Mapping[str, Any], *required: str) -> Run:
-    settings: Settings = _make_settings(kind, flags, (*required, "output_dir"))
+    settings: Settings = from_values(kind, flags, (*required, "output_dir"))
     settings.validate()
     settings.check_paths()
     logs.show_progress(all_lines=not settings.device.supports_hooks)
     results = workflow(settings)
     folder = RunFolder(settings.output_dir or "")
     return Run(folder.path, folder.pack_path, results)
-
-
-def _make_settings(kind: Type[Any], flags: Mapping[str, Any], required: Sequence[str]) -> Any:
-    """Return settings of a kind; raise a `UserError` for unknown or missing names, and for values of other types."""
-    fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
-    values = {}
-    for name, value in flags.items():
-        if name not in fields:
-            raise errors.unknown("argument", name, fields)
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        expected = fields[name].replace("Optional[", "").rstrip("]")
-        is_right = isinstance(value, _TYPES[expected]) and (expected == "bool") == isinstance(value, bool)
-        if not is_right and not (value is None and fields[name].startswith("Optional")):
-            raise errors.UserError(f"{name} must be of type {expected}, found {value!r:.80}.")
-        values[name] = value
-    missing = [name for name in required if not values.get(name)]
-    if missing:
-        raise errors.UserError(f"The argument {missing[0]} is missing.")
-    return kind(**values)

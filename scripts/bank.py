@@ -255,7 +255,7 @@ def _convert(base: bases.Base, args: argparse.Namespace) -> packs.Pack:
     name, labels = args.task_name, None
     with contextlib.suppress(errors.UserError):  # it may be a task that only the user knows
         task = tasks.get(args.task_name)
-        name, labels = task.name, list(task.labels)
+        name, labels = task.name, None if task.find_labels else list(task.labels)
     if args.labels is not None:
         labels = [label.strip() for label in args.labels.split(",") if label.strip()]
     limit = base.config.max_position_embeddings

@@ -2,6 +2,8 @@
 # Run the tests marked `smoke` on TensorFlow 1.15, 2.15 and the latest release, each in its own environment, and print one
 # line for each: train, kill, resume, evaluate, predict; packs, data, metrics, gradients and batches. Missing interpreters
 # are skipped with a message. Exit with code 1 if a version fails.
+#
+#   scripts/smoke_versions.sh [versions of Python]        default: 3.7 3.11 3.13
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +15,8 @@ interpreter() {  # print the path of a working Python X.Y, if there is one
 }
 
 failures=0
-for version in 3.7 3.11 3.13; do
+[ $# -gt 0 ] || set -- 3.7 3.11 3.13
+for version in "$@"; do
   python=$(interpreter "$version")
   if [ -z "$python" ]; then
     echo "Python $version: skipped, no such interpreter"

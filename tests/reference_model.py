@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 Shapes = Dict[str, Tuple[int, ...]]
+NORMS = {
+    "layer": ["LayerNorm/beta", "LayerNorm/gamma"],
+    "batch": ["BatchNorm/beta", "BatchNorm/gamma", "BatchNorm/moving_mean", "BatchNorm/moving_variance"],
+}
 MODES = ("adapter", "full", "top_layers", "layer_norm", "head")
 
 
@@ -38,11 +42,19 @@ def adapter_shapes(architecture: Mapping[str, Any], adapter: Mapping[str, Any]) 
     if layers is None:
         layers = range(architecture["num_hidden_layers"])
     places = {"attention": ["attention/output"], "feedforward": ["output"], "both": ["attention/output", "output"]}
+    shapes = {"weights1": (d, m), "biases1": (1, m)}
+    last = adapter.get("depth", 1) + 1
+    for number in range(2, last):
+        shapes.update({f"weights{number}": (m, m), f"biases{number}": (1, m)})
+    shapes.update({f"weights{last}": (m, d), f"biases{last}": (1, d)})
+    for norm, variables in NORMS.items():
+        if norm == adapter.get("norm"):
+            shapes.update(dict.fromkeys(variables, (d,)))
     return {
         f"bert/encoder/layer_{layer}/{place}/adapters/{name}": shape
         for layer in ([layers] if isinstance(layers, int) else layers)
         for place in places[adapter.get("placement", "both")]
-        for name, shape in {"weights1": (d, m), "biases1": (1, m), "weights2": (m, d), "biases2": (1, d)}.items()
+        for name, shape in shapes.items()
     }
 
 

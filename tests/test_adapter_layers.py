@@ -89,6 +89,11 @@ def test_a_new_adapter_is_near_the_identity_with_weights_from_a_normal_truncated
     + [
         ({"activation": "gellu"}, ["activation", "'gellu'", "Did you mean 'gelu'?"]),
         ({"placement": "feedforwards"}, ["placement", "'feedforwards'", "Did you mean 'feedforward'?"]),
+        ({"norm": "batches"}, ["norm", "'batches'", "Did you mean 'batch'?"]),
+        ({"norm": None}, ["norm", "none, layer, batch"]),
+        ({"connection": "paralel"}, ["connection", "'paralel'", "Did you mean 'parallel'?"]),
+        ({"depth": 0}, ["depth", "at least 1", 0]),
+        ({"depth": 10**6}, ["depth", "16", 10**6]),
     ],
 )
 def test_an_invalid_config_is_an_error(changes, facts):

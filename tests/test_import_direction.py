@@ -19,6 +19,7 @@ ORDER = [
         "adapter_bert.model.tuning_modes",
         "adapter_bert.model.fused_ops",
         "adapter_bert.model.dropout",
+        "adapter_bert.model.batch_norm",
         "adapter_bert.model.shared_layers",
     ],
     ["adapter_layers", "adapter_bert.model.layers", "modeling", "optimization"],

@@ -19,19 +19,22 @@ from tests.tiny_networks import set_random_values
 class NumpyAdam:
     """BERT's Adam in double precision: no bias correction, weight decay apart from the moments."""
 
-    def __init__(self, values: dict, decayed: set) -> None:
+    def __init__(self, values: dict, decayed: set, corrected: bool = False) -> None:
         self.values = {name: np.array(value, np.float64) for name, value in values.items()}
         self.m = {name: np.zeros_like(value) for name, value in self.values.items()}
         self.v = {name: np.zeros_like(value) for name, value in self.values.items()}
         self.decayed = decayed
+        self.corrected, self.count = corrected, 0
 
     def step(self, gradients: dict, rate: float, clip_norm: float = np.inf) -> None:
+        self.count += 1
+        powers = [1 - beta**self.count if self.corrected else 1.0 for beta in (0.9, 0.999)]
         norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
         for name, gradient in gradients.items():
             gradient = gradient if norm <= clip_norm else gradient * (clip_norm / norm)
             self.m[name] = 0.9 * self.m[name] + 0.1 * gradient
             self.v[name] = 0.999 * self.v[name] + 0.001 * gradient**2
-            update = self.m[name] / (np.sqrt(self.v[name]) + 1e-6)
+            update = self.m[name] / powers[0] / (np.sqrt(self.v[name] / powers[1]) + 1e-6 / np.sqrt(powers[1]))
             if name in self.decayed:
                 update = update + 0.01 * self.values[name]
             self.values[name] = self.values[name] - rate * update
@@ -47,18 +50,21 @@ def slot_named(name: str, slot: str) -> tf.Variable:
     return found
 
 
+@pytest.mark.parametrize("corrected", [False, True], ids=["", "corrected"])
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e-3, 0.0])
-def test_a_step_clips_gradients_applies_adam_and_decays_weights_except_layer_norms_and_biases(scale):
+def test_a_step_clips_gradients_applies_adam_and_decays_weights_except_layer_norms_and_biases(scale, corrected):
     """Large gradients are scaled together to a norm of 1; with a gradient of zero, only decay moves a variable."""
     generator = np.random.RandomState(3)
     # Far from zero, so that decay, where it applies, shows.
-    reference = NumpyAdam({name: 5.0 + generator.rand(*SHAPE) for name in sorted(DECAYED | NOT_DECAYED)}, DECAYED)
+    reference = NumpyAdam(
+        {name: 5.0 + generator.rand(*SHAPE) for name in sorted(DECAYED | NOT_DECAYED)}, DECAYED, corrected
+    )
     with tf.Graph().as_default(), tf.Session() as session:
         start = {name: tf.constant(value, tf.float32) for name, value in reference.values.items()}
         variables = {name: tf.get_variable(name, initializer=value) for name, value in start.items()}
         fed = {name: tf.placeholder(tf.float32, SHAPE) for name in variables}
         loss = sum(tf.reduce_sum(variables[name] * fed[name]) for name in variables)
-        step = optimization.create_optimizer(loss, 0.1, 10, None, False, "full")
+        step = optimization.create_optimizer(loss, 0.1, 10, None, False, "full", bias_correction=corrected)
         slots = [{name: slot_named(name, slot) for name in variables} for slot in ("adam_m", "adam_v")]
         session.run(tf.global_variables_initializer())
         for index in range(6):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -47,8 +48,10 @@ def configure_tensorflow(verbose: bool = False) -> None:
         os.environ.pop("TF_USE_LEGACY_KERAS", None)
     if "tensorflow" not in sys.modules and sys.excepthook is sys.__excepthook__:  # in a program, not in a notebook
         sys.excepthook = _report_failed_start
-        # Imports and graphs create a million objects that stay alive; searching them for garbage takes seconds.
+        # Imports and graphs create a million objects that stay alive. Searching them for garbage takes seconds, also
+        # at exit.
         gc.set_threshold(200_000, 20, 100)
+        atexit.register(gc.freeze)
         if not verbose and "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
             native_output.hide_at_import()
         if sys.version_info >= (3, 8):

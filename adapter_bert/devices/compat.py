@@ -132,6 +132,14 @@ def without_autotuning() -> tf.data.Options:
     return options
 
 
+def start_iterator(iterator: tf.data.Iterator, dataset: tf.data.Dataset) -> tf.Operation:
+    """Return the operation that lets an iterator start at the beginning of a dataset."""
+    if tensorflow_version() < (2, 0):
+        # 1.15 does it only for iterators of one dataset. Some optimizations change the order of the examples.
+        dataset = dataset._apply_options()
+    return iterator.make_initializer(dataset)
+
+
 def group_by_window(dataset: tf.data.Dataset, key: Callable, reduce: Callable, size: Callable) -> tf.data.Dataset:
     """Group a dataset's elements by key into windows, and reduce each window to a dataset."""
     if hasattr(dataset, "group_by_window"):

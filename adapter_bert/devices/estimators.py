@@ -105,9 +105,7 @@ def _find_cluster(device: Device) -> Tuple[Any, str]:
     return cluster, cluster.master()
 
 
-def run_config(
-    device: Device, model_dir: str, seed: int, save_checkpoints_steps: int = 1000, save_summary_steps: int = 100
-) -> Any:
+def run_config(device: Device, model_dir: str, seed: int, save_checkpoints_steps: int = 1000) -> Any:
     """Return the config of an estimator that runs on this device."""
     return RunConfig(
         cluster=tpu_cluster(device),
@@ -116,10 +114,12 @@ def run_config(
         tf_random_seed=seed,
         # On a TPU the estimator creates its own session config.
         session_config=session_config() if device.supports_hooks else None,
-        # The estimator's own saver would also write the graph, which is larger than the weights.
+        # Hooks of this project save and write summaries. The estimator's own saver would also write the graph, which is
+        # larger than the weights.
         save_checkpoints_steps=None if device.supports_hooks else save_checkpoints_steps,
         save_checkpoints_secs=None,
-        save_summary_steps=save_summary_steps,
+        save_summary_steps=0 if device.supports_hooks else 100,
+        log_step_count_steps=None if device.supports_hooks else 100,
         tpu_config=_TPUConfig(
             iterations_per_loop=device.iterations_per_loop,
             num_shards=device.num_tpu_cores,

@@ -11,7 +11,7 @@ from adapter_bert.evaluation.class_report import ClassReport
 
 _NO_DEFAULT = ("task", "primary_metric", "metrics", "loss", "seed")
 # Left out of the file if they are empty.
-_OPTIONAL = ("details", "per_class", "confusion_matrix")
+_OPTIONAL = ("details", "per_class", "confusion_matrix", "test")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,8 @@ class EvalResults:
     command: Mapping[str, Any]  # settings of the command that evaluated
     per_class: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)  # see `ClassReport`
     confusion_matrix: Sequence[Sequence[int]] = dataclasses.field(default_factory=list)
+    # Metrics, loss, majority, size and fingerprint of a test split with labels.
+    test: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def primary(self) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from adapter_bert.common import errors
 
@@ -15,7 +15,21 @@ PAPER_INIT_SCALE = 1e-2
 # More than any real network has. Shapes within this limit can be computed and compared.
 MAX_SIZE = 2**24
 
+# More hidden layers than any adapter needs.
+MAX_DEPTH = 16
+
 PLACEMENTS = ("both", "attention", "feedforward")
+# `serial`: reads the sub-layer's output. `parallel` and `multiply` read its input and change its output.
+CONNECTIONS = ("serial", "parallel", "multiply")
+# Kind of normalization -> its variables in the scope of an adapter.
+NORMS: Dict[str, Tuple[str, ...]] = {
+    "none": (),
+    "layer": ("LayerNorm/beta", "LayerNorm/gamma"),
+    "batch": ("BatchNorm/beta", "BatchNorm/gamma", "BatchNorm/moving_mean", "BatchNorm/moving_variance"),
+}
+# Fields of the variants in section 3.6 of the paper, with the values that the paper recommends. Packs and settings of
+# runs without these fields have these values.
+VARIANT_DEFAULTS: Dict[str, Any] = {"norm": "none", "depth": 1, "connection": "serial"}
 # The keys of `adapter_layers.ACTIVATIONS`.
 ACTIVATION_NAMES = ("gelu", "gelu_erf", "linear", "relu", "swish", "tanh")
 
@@ -35,6 +49,9 @@ class AdapterConfig:
     init_scale: float = PAPER_INIT_SCALE  # standard deviation of the initial weights
     layers: Optional[Tuple[int, ...]] = None  # indices of the encoder layers with adapters, from 0; None for all
     placement: str = "both"  # sub-layers with an adapter: one of `PLACEMENTS`
+    norm: str = "none"  # normalization of the adapter's input: one of `NORMS`
+    depth: int = 1  # number of hidden layers of width `size`
+    connection: str = "serial"  # how the adapter is connected to its sub-layer: one of `CONNECTIONS`
 
     def __post_init__(self) -> None:
         errors.check_int("The adapter size", self.size, maximum=MAX_SIZE)
@@ -44,8 +61,10 @@ class AdapterConfig:
             )
         check_activation(self.activation)
         object.__setattr__(self, "activation", "" if self.activation is None else self.activation.lower())
-        if self.placement not in PLACEMENTS:
-            raise errors.unknown("adapter placement", self.placement, PLACEMENTS)
+        errors.check_int("The adapter depth", self.depth, maximum=MAX_DEPTH)
+        for name, choices in (("placement", PLACEMENTS), ("norm", tuple(NORMS)), ("connection", CONNECTIONS)):
+            if getattr(self, name) not in choices:
+                raise errors.unknown(f"adapter {name}", getattr(self, name), choices)
         if self.layers is not None:
             layers = tuple(self.layers) if isinstance(self.layers, (list, tuple, range)) else (self.layers,)
             whole = all(isinstance(layer, int) and not isinstance(layer, bool) for layer in layers)
@@ -62,6 +81,21 @@ class AdapterConfig:
                 f"The adapter layers include {self.layers[-1]}, but the network has {num_hidden_layers} layers "
                 f"(0 to {num_hidden_layers - 1})."
             )
+
+    @property
+    def variant(self) -> Dict[str, Any]:
+        """The fields of `VARIANT_DEFAULTS` with other values; empty for the adapter that the paper recommends."""
+        values = {name: getattr(self, name) for name in VARIANT_DEFAULTS}
+        return {name: value for name, value in values.items() if value != VARIANT_DEFAULTS[name]}
+
+    def shapes(self, width: int) -> Dict[str, Tuple[int, ...]]:
+        """Return name -> shape of the variables of one adapter, in its scope, for states of this width."""
+        shapes: Dict[str, Tuple[int, ...]] = dict.fromkeys(NORMS[self.norm], (width,))
+        sizes = [width, *[self.size] * self.depth, width]
+        for number in range(1, len(sizes)):
+            shapes[f"weights{number}"] = (sizes[number - 1], sizes[number])
+            shapes[f"biases{number}"] = (1, sizes[number])
+        return shapes
 
     def covers(self, layer: int, sublayer: str) -> bool:
         """Return whether this sub-layer of this layer has an adapter."""

@@ -8,6 +8,7 @@ from typing import Callable, Dict, List, Optional, Tuple, Union
 import tensorflow.compat.v1 as tf
 
 import modeling
+from adapter_bert.model import batch_norm
 from adapter_bert.model.dropout import dropout_stream
 from adapter_bert.model.heads import Features, HeadOutput
 
@@ -47,6 +48,17 @@ def _split(features: Features, parts: int) -> Dict[str, tf.Tensor]:
     return split
 
 
+def _with_updates(loss_of: Callable[[Features], tf.Tensor], features: Features) -> tf.Tensor:
+    """Return a loss whose computation also updates the statistics of batch normalization."""
+    earlier = len(tf.get_collection(batch_norm.UPDATES))
+    loss = loss_of(features)
+    updates = tf.get_collection(batch_norm.UPDATES)[earlier:]
+    if not updates:
+        return loss
+    with tf.control_dependencies(updates):
+        return tf.identity(loss)
+
+
 def accumulate(
     loss_of: Callable[[Features], tf.Tensor],
     features: Features,
@@ -63,16 +75,17 @@ def accumulate(
       parts: number of parts, at least 1.
       get_variables: returns the trainable variables once the network exists.
 
-    Return the loss, a gradient for each variable (None if the loss does not depend on it), and the variables.
+    Return the loss, a gradient for each variable (None if the loss does not depend on it), and the variables. Computing
+    the loss also updates the statistics of batch normalization, one part after another.
     """
     if parts == 1:
-        loss, variables = loss_of(features), get_variables()
+        loss, variables = _with_updates(loss_of, features), get_variables()
         return loss, tf.gradients(loss, variables), variables
     split = _split(features, parts)
 
     def part_loss(part: Union[int, tf.Tensor]) -> tf.Tensor:
         with dropout_stream(part):
-            return loss_of({name: values[part] for name, values in split.items()})
+            return _with_updates(loss_of, {name: values[part] for name, values in split.items()})
 
     first = part_loss(0)
     variables = get_variables()
@@ -86,7 +99,9 @@ def accumulate(
         return [part + 1] + [total + tf.convert_to_tensor(value) for total, value in zip(sums, values)]
 
     start = [tf.convert_to_tensor(grad) for grad in first_grads if grad is not None]
-    loop = [tf.constant(1), first, *start]
+    with tf.control_dependencies(tf.get_collection(batch_norm.UPDATES)):
+        second = tf.constant(1)
+    loop = [second, first, *start]
     # back_prop=False: intermediate results of a part are not kept.
     loop = tf.while_loop(lambda part, *sums: part < parts, add, loop, parallel_iterations=1, back_prop=False)
     loss, *sums = [total / parts for total in loop[1:]]

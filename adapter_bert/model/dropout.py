@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import ContextManager, List, Optional, Union
+from typing import ContextManager, Dict, List, Optional, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -16,6 +16,8 @@ _streams: List[Union[int, tf.Tensor]] = [0]
 _passes: List[int] = [0]
 # Graph collection with the variable scope of each network.
 _SCOPES = "bert_model_scopes"
+# Graph collections with the seed that is fed, and with (place, tensor) of the numbers that are fed with it.
+_RUN_SEED, _PLACES = "run_seed", "dropout_places"
 
 
 def dropout(x: tf.Tensor, rate: Optional[float]) -> tf.Tensor:
@@ -51,11 +53,45 @@ def dropout_seed(scope: Optional[str] = None) -> tf.Tensor:
     scope = tf.get_variable_scope().name if scope is None else scope
 
     def draw() -> tf.Tensor:
-        seed, step = tf.get_default_graph().seed, tf.train.get_global_step()
-        if seed is None or step is None:
+        step = tf.train.get_global_step()
+        key = _place_key(scope + (f"/{_passes[-1]}" if _passes[-1] else ""))
+        if key is None or step is None:
             return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
-        name = f"{seed}/{scope}" + (f"/{_passes[-1]}" if _passes[-1] else "")
-        place = zlib.crc32(name.encode()) & 0x7FFFFFFF
-        return compat.random_int32([2], [place + tf.convert_to_tensor(_streams[-1]), tf.cast(step, tf.int32)])
+        return compat.random_int32([2], [key + tf.convert_to_tensor(_streams[-1]), tf.cast(step, tf.int32)])
 
     return fused_ops.drawn_once(scope, draw)
+
+
+def run_seed() -> Union[None, int, tf.Tensor]:
+    """Return the seed of the run: a tensor that is fed, see `use_run_seed`, or that of the graph, if it has one."""
+    fed = tf.get_collection(_RUN_SEED)
+    return fed[0] if fed else tf.get_default_graph().seed
+
+
+def use_run_seed(seed: tf.Tensor) -> None:
+    """Use this seed, int32 scalar, in the default graph, so that it can serve several runs; see `place_keys`."""
+    tf.add_to_collection(_RUN_SEED, seed)
+
+
+def place_keys(seed: int) -> Dict[tf.Tensor, int]:
+    """Return the values to feed for a run's seed, besides the seed itself: a number for each place with dropout."""
+    return {tensor: _hash(seed, place) for place, tensor in tf.get_collection(_PLACES)}
+
+
+def _place_key(place: str) -> Union[None, int, tf.Tensor]:
+    """Return a number that depends on the run's seed and the place, fed if the seed is; None without a seed."""
+    seed = tf.get_default_graph().seed
+    if seed is None or not tf.get_collection(_RUN_SEED):
+        return None if seed is None else _hash(seed, place)
+    # A placeholder in the body of a loop could not be fed.
+    with tf.init_scope():
+        known = dict(tf.get_collection(_PLACES))
+        if place not in known:
+            with tf.name_scope("run/"):
+                known[place] = tf.placeholder_with_default(tf.constant(_hash(seed, place)), [], "dropout")
+            tf.add_to_collection(_PLACES, (place, known[place]))
+    return known[place]
+
+
+def _hash(seed: int, place: str) -> int:
+    return zlib.crc32(f"{seed}/{place}".encode()) & 0x7FFFFFFF

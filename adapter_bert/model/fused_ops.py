@@ -139,7 +139,9 @@ def recomputed(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.T
         with pushed(drawn_before, drawn), tf.variable_scope(scope, reuse=reuse, custom_getter=get_once):
             return function(x)
 
-    def get_once(getter: Callable, name: str, *args: Any, **kwargs: Any) -> tf.Tensor:
+    def get_once(getter: Callable, name: str, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("trainable") is False:  # the function may assign it, and it has no gradient
+            return getter(name, *args, **kwargs)
         if name not in used:
             used[name] = tf.convert_to_tensor(getter(name, *args, **kwargs))
         return used[name]

@@ -47,10 +47,7 @@ def bert_shapes(config: modeling.BertConfig, adapter: Optional[adapter_layers.Ad
     def add_output(scope: str, inputs: int, layer: int, sublayer: str) -> None:
         add_dense(f"{scope}/dense", inputs)
         if adapter and adapter.covers(layer, sublayer):
-            shapes[f"{scope}/adapters/weights1"] = (hidden, adapter.size)
-            shapes[f"{scope}/adapters/biases1"] = (1, adapter.size)
-            shapes[f"{scope}/adapters/weights2"] = (adapter.size, hidden)
-            shapes[f"{scope}/adapters/biases2"] = (1, hidden)
+            shapes.update({f"{scope}/adapters/{name}": shape for name, shape in adapter.shapes(hidden).items()})
         add_layer_norm(scope)
 
     add_layer_norm("bert/embeddings")

@@ -21,6 +21,7 @@ from adapter_bert.pipeline.records import TOKEN_FEATURES
 from adapter_bert.settings.extract import ExtractSettings
 from adapter_bert.tasks.task import InputExample, read_lines
 from adapter_bert.training import workflow
+from adapter_bert.training.engine import Engine
 from adapter_bert.weights import loading, packs
 from adapter_bert.weights.assigner import WeightAssigner
 from adapter_bert.weights.bases import Base
@@ -41,7 +42,7 @@ def extract(settings: ExtractSettings) -> int:
         if not settings.overwrite:
             files.check_absent(output, "--output_file")
         total = sum(1 for _ in read_lines(settings.input_file or ""))
-        base = workflow.load_base(settings)  # type: ignore[arg-type]  # has what is needed of a run's settings
+        base = workflow.load_base(settings, Engine())  # type: ignore[arg-type]  # has what is needed of a run's settings
         layers = settings.layer_indices(base.config.num_hidden_layers)
         spec, weights = _resolve_weights(settings, base)
         encoder = Encoder((), settings.max_seq_length, base.tokenizer)
@@ -91,13 +92,13 @@ def _build(
     """Return a session with the weights, and a function from (ids, mask, segments) to the vectors of each layer."""
     with tf.Graph().as_default() as graph:
         ids, mask, segments = (tf.placeholder(tf.int32, [None, None], name) for name in TOKEN_FEATURES)
-        with tf.variable_scope(tf.get_variable_scope(), use_resource=True), fused_ops.compiling(False):
+        names = set(spec.shapes) - set(spec.head.shapes(spec.config.hidden_size))
+        assigner = WeightAssigner([_restricted(each, names) for each in weights.assignments])
+        resources = tf.variable_scope(tf.get_variable_scope(), use_resource=True)
+        with resources, assigner.creating_variables(), fused_ops.compiling(False):
             model = modeling.BertModel(
                 spec.config, False, ids, mask, segments, spec.use_one_hot_embeddings, "bert", spec.adapter
             )
-        names = set(spec.shapes) - set(spec.head.shapes(spec.config.hidden_size))
-        assigner = WeightAssigner([_restricted(each, names) for each in weights.assignments])
-        assigner.replace_initializers()
         fetched = [model.get_all_encoder_layers()[layer] for layer in layers]
         session = tf.Session(graph=graph, config=estimators.session_config())
         assigner.load(session)

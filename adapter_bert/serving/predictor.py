@@ -287,13 +287,13 @@ def _build(weights: loading.Weights, config: packs.PackConfig) -> Tuple[tf.Sessi
         # The head needs labels for the loss, which is never computed here.
         labels = {name: tf.zeros(tf.shape(ids)[:1], kind) for name, kind in head.label_types.items()}
         # TensorFlow 1.15 would create reference variables, which the session's executor does not support.
-        with tf.variable_scope(tf.get_variable_scope(), use_resource=True), fused_ops.compiling(False):
+        assigner = WeightAssigner(weights.assignments)
+        resources = tf.variable_scope(tf.get_variable_scope(), use_resource=True)
+        with resources, assigner.creating_variables(), fused_ops.compiling(False):
             model = modeling.BertModel(
                 config.bert_config, False, ids, mask, segments, scope="bert", adapter_fn=config.adapter_config
             )
             output = head.build(model, labels, is_training=False)
-        assigner = WeightAssigner(weights.assignments)
-        assigner.replace_initializers()
         graph.finalize()
         session = tf.Session(graph=graph, config=estimators.serving_config())
         assigner.load(session)

@@ -14,7 +14,7 @@ import hashlib
 import math
 import os
 import sys
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
 from absl import app, flags
 
@@ -134,6 +134,9 @@ def _comparable(value: Any, kind: str) -> Any:
     return value if "://" in value else os.path.realpath(value)
 
 
+# Type of a setting -> types of values for it.
+_TYPES = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
+
 SettingsClass = TypeVar("SettingsClass", bound=FlagGroup)
 
 
@@ -156,6 +159,26 @@ def define_flags(settings_class: Type[FlagGroup], values: flags.FlagValues = fla
 def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) -> SettingsClass:
     """Return the settings that flags describe, parsed or not (in a notebook)."""
     return settings_class(**{field.name: _flag_value(field, values) for field in dataclasses.fields(settings_class)})
+
+
+def from_values(kind: Type[Any], given: Mapping[str, Any], required: Sequence[str]) -> Any:
+    """Return settings of a kind; raise a `UserError` for unknown or missing names, and for values of other types."""
+    fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    values = {}
+    for name, value in given.items():
+        if name not in fields:
+            raise errors.unknown("argument", name, fields)
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        expected = fields[name].replace("Optional[", "").rstrip("]")
+        is_right = isinstance(value, _TYPES[expected]) and (expected == "bool") == isinstance(value, bool)
+        if not is_right and not (value is None and fields[name].startswith("Optional")):
+            raise errors.UserError(f"{name} must be of type {expected}, found {value!r:.80}.")
+        values[name] = value
+    missing = [name for name in required if not values.get(name)]
+    if missing:
+        raise errors.UserError(f"The argument {missing[0]} is missing.")
+    return kind(**values)
 
 
 def _flag_value(field: dataclasses.Field, values: flags.FlagValues) -> Any:

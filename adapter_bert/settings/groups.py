@@ -105,6 +105,14 @@ class AdapterSettings(FlagGroup):
         "all", "Encoder layers with adapters, counted from 0 at the bottom: all, or e.g. 0-5 or 9,10,11.", MODEL
     )
     adapter_placement: str = setting("both", "Sub-layers with adapters: attention, feedforward or both.", MODEL)
+    adapter_norm: str = setting("none", "Normalization of an adapter's input: none, layer or batch.", MODEL)
+    adapter_depth: int = setting(1, "Hidden layers in an adapter.", MODEL)
+    adapter_connection: str = setting(
+        "serial",
+        "What an adapter reads and changes: serial (a sub-layer's output), parallel (reads its input, adds to its "
+        "output) or multiply (reads its input, scales its output).",
+        MODEL,
+    )
     adapter_pack: Optional[str] = setting(
         None, "Trained task to load on --init_checkpoint: a pack, or the output folder of a run.", TRAINING, kind="path"
     )
@@ -125,10 +133,11 @@ class AdapterSettings(FlagGroup):
         return AdapterConfig(**dict(values, layers=parse_layers(self.adapter_layers)))
 
     def comparable_values(self, scopes: Sequence[str]) -> Dict[str, Any]:
-        """As in the base class. Adapter settings are None in modes without adapters."""
+        """As in the base class. In modes without adapters, their settings are None, and those of variants default."""
         values = super().comparable_values(scopes)
         for name in values.keys() & ADAPTER_SETTINGS.keys():
-            value = getattr(self.adapter, ADAPTER_SETTINGS[name], None)
+            field = ADAPTER_SETTINGS[name]
+            value = getattr(self.adapter, field, adapter_config.VARIANT_DEFAULTS.get(field))
             values[name] = list(value) if isinstance(value, tuple) else value
         return values
 
@@ -179,6 +188,12 @@ class TrainingSettings(FlagGroup):
     num_train_epochs: float = setting(3.0, "Passes over the training set.", TRAINING, NOT_NEGATIVE)
     warmup_proportion: float = setting(
         0.1, "Fraction of the steps in which the learning rate rises linearly from 0.", TRAINING, Limits(0, 1)
+    )
+    adam_bias_correction: bool = setting(
+        False,
+        "Correct Adam's moments in the first steps, as in the paper on Adam. BERT does not. Runs on small data sets "
+        "may fail less often.",
+        TRAINING,
     )
     gradient_accumulation_steps: int = setting(
         1, "Parts of a training batch, computed one after another to save memory.", TRAINING, POSITIVE

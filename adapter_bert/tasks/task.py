@@ -61,11 +61,25 @@ class Task:
     test_rows: Optional[int] = None  # published number of rows of the test split
     # Returns the examples of a split, given the data folder and the name of the split, instead of reading its file.
     reader: Optional[Callable[[str, str], Iterable[InputExample]]] = None
+    # Returns the classes, given the data folder, if they are not known without the data; see `with_labels`.
+    find_labels: Optional[Callable[[str], Tuple[str, ...]]] = None
+    has_test_labels: bool = False  # whether the test split of the reader has labels, see `scores_test`
 
     @property
     def is_regression(self) -> bool:
         """Whether the task predicts a number."""
-        return not self.labels
+        return not self.labels and self.find_labels is None
+
+    @property
+    def scores_test(self) -> bool:
+        """Whether the test split has labels, so that predictions for it can be scored."""
+        return self.has_test_labels or (self.test is not None and self.test.label is not None)
+
+    def with_labels(self, data_dir: str) -> Task:
+        """Return the task with the classes that the data folder contains, if they are not known without it."""
+        if self.labels or self.find_labels is None:
+            return self
+        return dataclasses.replace(self, labels=self.find_labels(data_dir))
 
     @property
     def primary_metric(self) -> str:
@@ -151,6 +165,7 @@ def read_examples(task: Task, data_dir: str, split_name: str, quiet: bool = Fals
 
     Examples of a split without labels get the first label, as in the original scripts, or 0.0.
     """
+    task = task.with_labels(data_dir)
     if task.reader:
         place = f"the {split_name} split of {task.name}"
         examples: Iterable[InputExample] = (_checked(task, each, place) for each in task.reader(data_dir, split_name))

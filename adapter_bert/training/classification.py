@@ -15,13 +15,14 @@ from adapter_bert.common import errors, files
 from adapter_bert.evaluation import glue_submission, metrics
 from adapter_bert.evaluation.class_report import class_report, worst_mistakes
 from adapter_bert.evaluation.results import EvalResults
-from adapter_bert.evaluation.scores import Row, Scorer, score_rows
+from adapter_bert.evaluation.scores import Row, Scorer, Scores, score_rows
 from adapter_bert.model.heads import ClassificationHead, LabelHead, RegressionHead
 from adapter_bert.pipeline.feature_store import FeatureStore
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.tasks import custom
 from adapter_bert.tasks.task_data import TaskData
 from adapter_bert.training import prediction_files, workflow
+from adapter_bert.training.engine import Engine
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
 from adapter_bert.training.trainer import SplitFeatures, Trainer
@@ -29,20 +30,21 @@ from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import TEST_RESULTS_FILE, RunFolder
 
 
-def run(settings: ClassifierSettings) -> Optional[EvalResults]:
+def run(settings: ClassifierSettings, engine: Optional[Engine] = None) -> Optional[EvalResults]:
     """Run the requested train, eval and predict phases; return the results of the dev split if it was evaluated.
 
-    The settings must be validated. Nothing is written before everything is checked.
+    The settings must be validated. Nothing is written before everything is checked. An `engine` can be shared by runs.
     """
+    engine = engine or Engine()
     with RunFolder(settings.output_dir or "") as folder:
         with files.user_errors():
             data = load_data(settings)
             settings = dataclasses.replace(settings, task_name=data.task.name)
             folder.check_outputs(settings, glue_submission.file_name(data.task))
-            base = workflow.load_base(settings)
+            base = workflow.load_base(settings, engine)
             head = make_head(settings, data)
             schedule = workflow.make_schedule(settings, len(data.splits.get("train", ())))
-            trainer = workflow.prepare(settings, folder, base, head, data.fingerprints())  # first write
+            trainer = workflow.prepare(settings, folder, base, head, data.fingerprints(), engine)  # first write
             # Create features before any session exists, because this forks processes.
             features = make_features(settings, base, data)
         score, results = make_scorer(head, data.task), None
@@ -54,6 +56,8 @@ def run(settings: ClassifierSettings) -> Optional[EvalResults]:
                 results = evaluate(settings, trainer, data, head, rows)
             else:
                 write_predictions(settings, folder, data, head, rows)
+                if data.task.scores_test:
+                    results = evaluate_test(trainer, data, score(rows), rows, results)
     if settings.do_train or settings.do_eval:
         tf.logging.info("***** Done: weights %s, results in %s *****", trainer.weights.path, folder.path)
     return results
@@ -65,7 +69,7 @@ def load_data(settings: ClassifierSettings) -> TaskData:
     if settings.has_custom_data:
         data = _load_custom_data(settings, requested)
     else:
-        task = settings.known_task()
+        task = settings.known_task().with_labels(settings.data_dir or "")
         names = [name for name, is_requested in requested.items() if is_requested]
         # The code that creates the examples of a task with a reader is called only once.
         sources = {name: (task, settings.data_dir or "", name) for name in names}
@@ -146,6 +150,15 @@ def evaluate(
         worst = worst_mistakes(np.array([row["loss"] for row in rows]), is_wrong, settings.worst_mistakes)
         prediction_files.write_mistakes(trainer.folder, data.task, data.splits["dev"], rows, predictions, worst)
     return results
+
+
+def evaluate_test(
+    trainer: Trainer, data: TaskData, scores: Scores, rows: Sequence[Row], results: Optional[EvalResults]
+) -> Optional[EvalResults]:
+    """Report the scores of a test split that has labels; return the results of the dev split with them added."""
+    labels = np.array([row["label_ids"] for row in rows])
+    majority = metrics.majority_class_score(list(scores.metrics), labels)
+    return workflow.report_test(trainer, scores, majority, data.sizes()["test"], results)
 
 
 def write_predictions(

@@ -8,7 +8,8 @@ import os
 import shutil
 import sys
 import time
-from typing import Any, Iterator, List, Optional
+from concurrent import futures
+from typing import Any, Iterator, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
@@ -120,6 +121,37 @@ class ProgressHook(_StepHook):
         self._open.close()
 
 
+class SummaryHook(_StepHook):
+    """Writes loss, learning rate and speed for TensorBoard, at the first step and at a fixed interval.
+
+    TensorFlow's own hooks fetch more values in these steps than in others. That is another graph to optimize, which
+    takes seconds.
+    """
+
+    def __init__(self, tensors: TrainingTensors, writer: tf.summary.FileWriter, every_steps: int) -> None:
+        self._fetched = {"loss": tensors.loss, "learning_rate": tensors.learning_rate}
+        self._writer = writer
+        self._every_steps = every_steps
+        self._written: Optional[Tuple[int, float]] = None  # step and time
+
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        """Fetch the values."""
+        return tf.train.SessionRunArgs(self._fetched)
+
+    def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
+        """Write the values if they are due."""
+        self.step += 1
+        now, values = time.perf_counter(), dict(run_values.results)
+        if self._written is not None:
+            steps = self.step - self._written[0]
+            if steps < self._every_steps:
+                return
+            values["global_step/sec"] = steps / (now - self._written[1])
+        summary = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._writer.add_summary(tf.Summary(value=summary), self.step)
+        self._written = self.step, now
+
+
 class CheckpointHook(_StepHook):
     """Saves checkpoints at a fixed interval and at the end of training, and evaluates the dev set when it is due.
 
@@ -134,6 +166,7 @@ class CheckpointHook(_StepHook):
         self._every_steps = every_steps
         self._evaluator = evaluator
         self._saved_step = 0
+        self._preparation: Optional[futures.Future] = None
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
         """Store the initial step, which may already have a checkpoint."""
@@ -143,6 +176,10 @@ class CheckpointHook(_StepHook):
     def after_run(self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues) -> None:
         """Save and evaluate if due, and stop training if the evaluator says so."""
         self.step += 1
+        if self._evaluator and self._preparation is None:
+            pool = futures.ThreadPoolExecutor(1)
+            self._preparation = pool.submit(self._prepare_evaluation, run_context.session)
+            pool.shutdown(wait=False)
         if self.step % self._every_steps == 0:
             self._save(run_context.session)
         if self._evaluator and self._evaluator.is_due(self.step):
@@ -165,7 +202,16 @@ class CheckpointHook(_StepHook):
                 self._tensors.saver.save(session, self._prefix, global_step=self.step)
             self._saved_step = self.step
 
+    def _prepare_evaluation(self, session: tf.Session) -> None:
+        """Let TensorFlow optimize the graph of an evaluation, which takes seconds, in parallel with training steps."""
+        # The dev set has not been started, or an earlier run in this session has finished it.
+        with contextlib.suppress(tf.errors.FailedPreconditionError, tf.errors.OutOfRangeError):
+            session.run(self._tensors.dev_batch)
+        session.run(self._tensors.dev_start)
+
     def _dev_batches(self, session: tf.Session) -> Iterator[Row]:
+        assert self._preparation is not None
+        self._preparation.result()
         session.run(self._tensors.dev_start)
         while True:
             try:

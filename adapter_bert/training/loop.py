@@ -15,7 +15,7 @@ from adapter_bert.devices import estimators
 from adapter_bert.model import parameters
 from adapter_bert.pipeline import feature_store
 from adapter_bert.training.evaluator import DevSet, Evaluator, epoch_ends, multiples
-from adapter_bert.training.hooks import CheckpointHook, ProgressHook
+from adapter_bert.training.hooks import CheckpointHook, ProgressHook, SummaryHook
 from adapter_bert.training.model_fn import ModelFn, Schedule, TrainingPlan, TrainingTensors
 from adapter_bert.training.trainer import SplitFeatures, Trainer
 from adapter_bert.weights import loading
@@ -124,19 +124,14 @@ class TrainingLoop:
             "whole" if settings.save_full_checkpoint else "trained",
             settings.gradient_checkpointing,
             settings.gradient_accumulation_steps,
+            settings.adam_bias_correction,
             settings.use_xla,
         )
-        # Create the summary writer here: the estimator's own would first write the graph, which is larger than the
-        # weights.
-        with tf.Graph().as_default():
-            tf.summary.FileWriterCache.get(self._folder.path)
-        # About fifty points on TensorBoard's curves, or one every 100 steps.
-        summary_steps = max(1, min(100, self._schedule.num_train_steps // 50))
         config = estimators.run_config(
-            settings.device, self._folder.path, trainer.record.seed, settings.save_checkpoints_steps, summary_steps
+            settings.device, self._folder.path, trainer.record.seed, settings.save_checkpoints_steps
         )
         model_fn = ModelFn(trainer.spec, trainer.initial_weights, plan, settings.device)
-        return estimators.make_estimator(model_fn, settings.device, config, settings.train_batch_size)
+        return trainer.engine.make_estimator(model_fn, settings.device, config, settings.train_batch_size)
 
     def _make_hooks(
         self, stop: signals.StopRequest, evaluator: Optional[Evaluator], tensors: TrainingTensors
@@ -144,8 +139,13 @@ class TrainingLoop:
         steps, batch_size = self._schedule.num_train_steps, self._features.batch_size
         self._progress = ProgressHook(tensors, steps, batch_size, self.history, stop)
         saving = CheckpointHook(tensors, self._folder.path, self._settings.save_checkpoints_steps, evaluator)
+        # Create the summary writer in an empty graph: it would first write the graph, which is larger than the weights.
+        with tf.Graph().as_default():
+            writer = tf.summary.FileWriterCache.get(self._folder.path)
+        # About fifty points on TensorBoard's curves, or one every 100 steps.
+        summaries = SummaryHook(tensors, writer, max(1, min(100, steps // 50)))
         # The progress hook comes first, so that it does not count evaluation time.
-        return [self._progress, saving]
+        return [self._progress, summaries, saving]
 
     @contextlib.contextmanager
     def _user_errors(self) -> Iterator[None]:

@@ -11,11 +11,14 @@ import tensorflow.compat.v1 as tf
 import adapter_layers
 import modeling
 import optimization
-from adapter_bert.devices import estimators
+from adapter_bert.common import errors
+from adapter_bert.devices import compat, estimators
 from adapter_bert.devices.device import Device
-from adapter_bert.model import batch_splitting, fused_ops
+from adapter_bert.model import batch_norm, batch_splitting, fused_ops, parameters
 from adapter_bert.model.heads import Head, HeadOutput
 from adapter_bert.model.spec import ModelSpec
+from adapter_bert.training import run_values
+from adapter_bert.training.run_values import Schedule
 from adapter_bert.weights import checkpoints, loading, packs
 from adapter_bert.weights.assigner import WeightAssigner
 from adapter_bert.weights.loading import Assignment, WeightRequest, Weights
@@ -23,16 +26,6 @@ from adapter_layers import AdapterConfig
 
 Features = Mapping[str, tf.Tensor]
 CPU_OR_GPU = Device()
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """How long and how fast to train."""
-
-    learning_rate: float  # the peak
-    num_train_steps: int
-    num_warmup_steps: int  # steps in which the learning rate rises linearly
-    num_examples: int = 0  # in an epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +38,7 @@ class TrainingTensors:
     saver: Any = None  # saves checkpoints
     dev_start: Optional[tf.Operation] = None  # rewinds the dev set; None if there is none
     dev_batch: Optional[Features] = None  # predictions for the next batch of the dev set with the current weights
+    dev_iterator: Any = None  # over the dev set; `dev_start` initializes it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +54,7 @@ class TrainingPlan:
     checkpoint_kind: Optional[str] = None
     gradient_checkpointing: bool = False  # see `modeling.BertModel`
     accumulation_steps: int = 1  # parts in which a batch is computed, see `batch_splitting.accumulate`
+    adam_bias_correction: bool = False  # see `optimization.AdamWeightDecayOptimizer`
     use_xla: Optional[bool] = None  # see `fused_ops.compiling`; a TPU compiles everything anyway
 
 
@@ -80,11 +75,13 @@ class ModelFn:
 
     def __call__(self, features: Features, labels: Any, mode: str, params: Any) -> estimators.TPUEstimatorSpec:
         """Build the graph; labels are in `features`."""
-        if mode == estimators.ModeKeys.TRAIN:
-            return self._training_spec(features)
-        with fused_ops.compiling(False):
-            output = self.forward(features, is_training=False)
-        scaffold_fn = self._make_assigner().scaffold
+        assigner = self.make_assigner()
+        with assigner.creating_variables():
+            if mode == estimators.ModeKeys.TRAIN:
+                return self._training_spec(features, assigner)
+            with fused_ops.compiling(False):
+                output = self.forward(features, is_training=False)
+        scaffold_fn = assigner.scaffold
         if mode == estimators.ModeKeys.EVAL:
             metrics = self.spec.head.eval_metrics(output, features)
             return estimators.TPUEstimatorSpec(mode, loss=output.loss, eval_metrics=metrics, scaffold_fn=scaffold_fn)
@@ -94,7 +91,10 @@ class ModelFn:
     def forward(self, features: Features, is_training: bool) -> HeadOutput:
         """Build the network for a batch."""
         build = functools.partial(self._network, is_training=is_training)
-        return batch_splitting.run_in_two(build, dict(features)) if self.device.splits_batches else build(features)
+        needs_whole = is_training and adapter_layers.has_batch_norm(self.spec.adapter)
+        if not self.device.splits_batches or needs_whole:
+            return build(features)
+        return batch_splitting.run_in_two(build, dict(features))
 
     def _network(self, features: Features, is_training: bool) -> HeadOutput:
         model = modeling.BertModel(
@@ -111,18 +111,18 @@ class ModelFn:
         )
         return self.spec.head.build(model, features, is_training)
 
-    def _training_spec(self, features: Features) -> estimators.TPUEstimatorSpec:
+    def _training_spec(self, features: Features, assigner: WeightAssigner) -> estimators.TPUEstimatorSpec:
         with fused_ops.compiling(fused_ops.WHOLE_GRAPH if self.device.use_tpu else self.plan.use_xla):
             loss, train_op = self.train_step(features)
-        assigner = self._make_assigner()
-        saver, hooks = None, []
+        saver, hooks, feed = None, [], None
         if self.device.supports_hooks:
-            saver = self.make_saver(assigner)
-            hooks = self.plan.make_hooks(self.training_tensors(features, loss, saver))
+            saver, feed = self.make_saver(assigner), run_values.feed(self.plan.schedule)
+            tensors = self.training_tensors(features, loss, saver)
+            hooks = [run_values.FeedHook(feed), *self.plan.make_hooks(tensors)]
 
         def scaffold_fn() -> tf.train.Scaffold:
             # On a TPU, a saver cannot be created above, inside the replicated step.
-            return assigner.scaffold(saver or self.make_saver(assigner))
+            return assigner.scaffold(saver or self.make_saver(assigner), feed)
 
         return estimators.TPUEstimatorSpec(
             estimators.ModeKeys.TRAIN, loss=loss, train_op=train_op, scaffold_fn=scaffold_fn, training_hooks=hooks
@@ -130,15 +130,21 @@ class ModelFn:
 
     def train_step(self, features: Features) -> Tuple[tf.Tensor, tf.Operation]:
         """Build the loss and the operation that updates the weights."""
+        schedule: Any = self.plan.schedule
+        if self.device.supports_hooks:
+            schedule = run_values.placeholders(schedule)
         loss, gradients, variables = batch_splitting.accumulate(
             lambda part: self.forward(part, is_training=True).loss,
             features,
             self.plan.accumulation_steps,
             self._trained_variables,
         )
-        schedule = self.plan.schedule
         rate, steps, warmup = schedule.learning_rate, schedule.num_train_steps, schedule.num_warmup_steps
-        return loss, optimization.train_step(gradients, variables, rate, steps, warmup, self.device.use_tpu)
+        # The loss updates statistics, the gradients do not.
+        with tf.control_dependencies([loss] if tf.get_collection(batch_norm.UPDATES) else []):
+            corrected = self.plan.adam_bias_correction
+            step = optimization.train_step(gradients, variables, rate, steps, warmup, self.device.use_tpu, corrected)
+        return loss, step
 
     def _trained_variables(self) -> List[tf.Variable]:
         return optimization.trainable_variables(self.spec.tuning_mode, self.spec.top_layers)
@@ -147,15 +153,15 @@ class ModelFn:
         """Build the tensors that hooks use; with dev data, also the network that evaluates it."""
         rate = tf.get_collection(optimization.LEARNING_RATE)[-1]
         width = tf.shape(features["input_ids"])[1]
-        tf.summary.scalar("learning_rate", rate)
         if self.plan.dev_data is None:
             return TrainingTensors(loss, rate, width, saver)
-        batches = tf.data.make_initializable_iterator(self.plan.dev_data())
+        dev = self.plan.dev_data()
+        batches = iterator_like(dev)
         dev_features = batches.get_next()
         with tf.variable_scope(tf.get_variable_scope(), reuse=True), fused_ops.compiling(False):
             output = self.forward(dev_features, is_training=False)
         predictions = self.spec.head.predictions(output, dev_features)
-        return TrainingTensors(loss, rate, width, saver, batches.initializer, predictions)
+        return TrainingTensors(loss, rate, width, saver, compat.start_iterator(batches, dev), predictions, batches)
 
     def make_saver(self, assigner: WeightAssigner) -> Optional[tf.train.Saver]:
         """Create the saver of the plan's checkpoints; None leaves them to the estimator."""
@@ -163,17 +169,28 @@ class ModelFn:
             return None
         if self.plan.checkpoint_kind == "whole":
             return checkpoints.RunSaver()
-        trained = self._trained_variables()
-        names = {optimization.variable_name(variable) for variable in trained}
+        names = set(self.spec.trained_names)
+        trained = [variable for variable in tf.global_variables() if optimization.variable_name(variable) in names]
         return checkpoints.TrainedSaver(trained, lambda session: assigner.load(session, skip=names))
 
-    def _make_assigner(self) -> WeightAssigner:
+    def make_assigner(self) -> WeightAssigner:
+        """Return what gives the model its initial weights."""
         if self.weights is not None:
             return WeightAssigner(self.weights.assignments)
         if not self.init_checkpoint:
             return WeightAssigner([])
-        names = modeling.get_assignment_map_from_checkpoint(tf.trainable_variables(), self.init_checkpoint)[0]
-        return WeightAssigner([Assignment(self.init_checkpoint, tuple(names))])
+        found = checkpoints.read_shapes(self.init_checkpoint)
+        expected = {name: shape for name, shape in self.spec.shapes.items() if name in found}
+        problem = parameters.describe_mismatch(expected, found)
+        if problem:
+            raise errors.UserError(f"{self.init_checkpoint} belongs to another model: {problem}")
+        return WeightAssigner([Assignment(self.init_checkpoint, tuple(expected))])
+
+
+def iterator_like(dataset: tf.data.Dataset) -> tf.data.Iterator:
+    """Return an iterator over data sets with the element type of this one."""
+    types, shapes = tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)
+    return tf.data.Iterator.from_structure(types, shapes, output_classes=tf.data.get_output_classes(dataset))
 
 
 def notebook_model_fn(

@@ -18,6 +18,7 @@ from adapter_bert.settings.squad import SquadSettings
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.task_data import SquadData
 from adapter_bert.training import workflow
+from adapter_bert.training.engine import Engine
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
 from adapter_bert.training.trainer import SplitFeatures, Trainer
@@ -25,19 +26,20 @@ from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import RunFolder
 
 
-def run(settings: SquadSettings) -> Optional[EvalResults]:
+def run(settings: SquadSettings, engine: Optional[Engine] = None) -> Optional[EvalResults]:
     """Run the requested train, eval and predict phases; return the results of the dev file if it has answers.
 
-    The settings must be validated. Nothing is written before everything is checked.
+    The settings must be validated. Nothing is written before everything is checked. An `engine` can be shared by runs.
     """
+    engine = engine or Engine()
     with RunFolder(settings.output_dir or "") as folder:
         with files.user_errors():
             folder.check_outputs(settings)
             settings = use_recorded_name(settings, folder)
             data = load_data(settings)
-            base = workflow.load_base(settings)
+            base = workflow.load_base(settings, engine)
             schedule = workflow.make_schedule(settings, data.train.num_questions if data.train else 0)
-            trainer = workflow.prepare(settings, folder, base, SpanHead(), data.fingerprints())  # first write
+            trainer = workflow.prepare(settings, folder, base, SpanHead(), data.fingerprints(), engine)  # first write
             # Create features before any session exists, because this forks processes.
             features = make_features(settings, base, data)
         decoder = AnswerDecoder(data.dev, base.tokenizer, settings.lengths, settings.rules) if data.dev else None

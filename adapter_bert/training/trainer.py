@@ -16,6 +16,7 @@ from adapter_bert.evaluation.scores import Row, predicted_rows
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.pipeline import batches, feature_store, records
 from adapter_bert.settings.groups import Settings
+from adapter_bert.training.engine import Engine
 from adapter_bert.training.model_fn import ModelFn
 from adapter_bert.weights import loading
 from adapter_bert.weights.loading import WeightRequest, Weights
@@ -66,6 +67,7 @@ class Trainer:
     request: WeightRequest  # the weights that the user requests
     initial_weights: Optional[Weights]  # to start training from, or to predict with; None for random ones
     best_pack: BestPack  # saves the best weights of a training run
+    engine: Engine = dataclasses.field(default_factory=Engine)
     trained_weights: Optional[Weights] = None  # the weights that training has selected, once it has finished
     # Splits that were already predicted with these weights, during training.
     known_predictions: Dict[SplitFeatures, Sequence[Row]] = dataclasses.field(default_factory=dict)
@@ -114,7 +116,7 @@ class Trainer:
         # All values come from `weights`, so the estimator must not find a checkpoint. It does not create this folder.
         config = estimators.run_config(settings.device, self.folder.file(uuid.uuid4().hex), self.record.seed)
         model_fn = ModelFn(self.spec, weights, device=settings.device)
-        estimator = estimators.make_estimator(model_fn, settings.device, config, batch_size)
+        estimator = self.engine.make_estimator(model_fn, settings.device, config, batch_size)
         predicted = estimator.predict(input_fn=input_fn, yield_single_examples=False)
         with feature_store.damage_errors([path for split in splits for path in split.record_files]):
             for split in splits:

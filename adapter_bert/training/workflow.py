@@ -20,6 +20,7 @@ from adapter_bert.model.heads import Head
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.settings.groups import Settings
 from adapter_bert.training import advice
+from adapter_bert.training.engine import Engine
 from adapter_bert.training.model_fn import Schedule
 from adapter_bert.training.trainer import Trainer
 from adapter_bert.weights import fingerprints, loading, packs
@@ -29,22 +30,29 @@ from adapter_bert.weights.loading import WeightRequest, Weights
 from adapter_bert.weights.run_folder import CLASS_REPORT_FILE, BestPack, RunFolder, RunRecord
 
 
-def load_base(settings: Settings) -> Base:
+def load_base(settings: Settings, engine: Engine) -> Base:
     """Read the base of a run; download it first if `settings.bert_dir` is the name of a known base."""
     if settings.bert_dir:
         known_bases.provide(settings.bert_dir)
-    return Base.load(settings)
+    return engine.load_base(settings)
 
 
 def prepare(
-    settings: Settings, folder: RunFolder, base: Base, head: Head, data_fingerprints: Mapping[str, Any]
+    settings: Settings,
+    folder: RunFolder,
+    base: Base,
+    head: Head,
+    data_fingerprints: Mapping[str, Any],
+    engine: Engine,
 ) -> Trainer:
     """Check a run, then claim its folder, which is the first write; return the trainer of its model."""
     one_hot = settings.device.uses_one_hot_embeddings
     spec = ModelSpec(base.config, head, settings.adapter, settings.tuning_mode, settings.tune_top_layers, one_hot)
     record = folder.check_same_run(settings, data_fingerprints)
     request = WeightRequest(settings.init_checkpoint, settings.adapter_pack, settings.save_full_checkpoint)
-    weights = loading.resolve(spec, request, loading.TRAIN if settings.do_train else loading.EVALUATE, folder)
+    purpose = loading.TRAIN if settings.do_train else loading.EVALUATE
+    weights = loading.resolve(spec, request, purpose, folder, engine.known_file(settings))
+    engine.remember(settings, weights)
     _check_run(folder, record, base, weights)
     unusual = advice.describe_unusual_rate(settings.tuning_mode, settings.learning_rate)
     if settings.do_train and unusual:
@@ -52,7 +60,7 @@ def prepare(
     is_continued = folder.latest_checkpoint() is not None
     origin = record.fingerprints.get("base") if is_continued else _fingerprint(weights, spec.base_names)
     record = folder.claim(record, {"base": origin, "frozen": _fingerprint(weights, spec.frozen_names)})
-    return Trainer(spec, folder, record, request, weights, _make_best_pack(folder, record, spec, base))
+    return Trainer(spec, folder, record, request, weights, _make_best_pack(folder, record, spec, base), engine)
 
 
 def make_schedule(settings: Settings, num_examples: int) -> Schedule:
@@ -180,6 +188,34 @@ def report(
         trainer.best_pack.add_scores(scores)
     trainer.folder.write_results(results)
     return results
+
+
+def report_test(
+    trainer: Trainer,
+    scores: Scores,
+    majority: Mapping[str, float],
+    size: Mapping[str, Any],
+    results: Optional[EvalResults],
+) -> Optional[EvalResults]:
+    """Log the scores of a test split, write `test_eval_results.txt`, and add them to `results.json`.
+
+    `results` are those of the dev split if this command has evaluated it, and are returned with the scores. Otherwise,
+    `results.json` is extended if it has the results of the same weights.
+    """
+    folder, task, weights = trainer.folder, trainer.record.settings.task_name or "", trainer.weights
+    test = {"metrics": dict(scores.metrics), "loss": scores.loss, "majority": dict(majority), **size}
+    values = {f"test_{name}": value for name, value in scores.metrics.items()}
+    values.update({f"majority_{name}": value for name, value in majority.items()})
+    values.update(test_loss=scores.loss, test_examples=size["examples"], global_step=weights.step)
+    tf.logging.info("***** Test results *****")
+    for key, value in sorted(values.items()):
+        tf.logging.info("  %s = %s", key, round(value, 4))
+    folder.write_test_scores(task, "".join(f"{key} = {value}\n" for key, value in sorted(values.items())))
+    known = results or folder.results_of(task, weights.fingerprint(trainer.spec.trained_names))
+    if known:
+        known = dataclasses.replace(known, test=test)
+        folder.write_results(known)
+    return known if results else None
 
 
 def _log(results: EvalResults, settings: Settings, history: History) -> None:

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import optimization
 from adapter_bert.common import checkpoint_index, errors, files
+from adapter_bert.model import tuning_modes
 
 # Checkpoints of a run: the trained variables, and Adam's slots, which are kept only for the newest checkpoint.
 MODEL_NAME, OPTIMIZER_NAME = "model.ckpt", "optimizer.ckpt"
@@ -149,8 +150,9 @@ def optimizer_prefix(prefix: str) -> str:
 
 
 def slot_shapes(shapes: Mapping[str, Tuple[int, ...]]) -> Dict[str, Tuple[int, ...]]:
-    """Return name -> shape of the Adam slots of these variables."""
-    return {f"{name}/{slot}": shape for name, shape in shapes.items() for slot in SLOTS}
+    """Return name -> shape of the Adam slots of these variables; moving statistics have none."""
+    optimized = {name: shape for name, shape in shapes.items() if not tuning_modes.STATISTICS.search(name)}
+    return {f"{name}/{slot}": shape for name, shape in optimized.items() for slot in SLOTS}
 
 
 class RunSaver(tf.train.Saver):
@@ -249,6 +251,15 @@ def own_prefixes(folder: str, name: str) -> List[str]:
     """Return the prefixes `<name>-<step>` of which a folder contains a file."""
     found = {FILE_ENDING.sub("", each) for each in tf.gfile.ListDirectory(folder)}
     return [os.path.join(folder, each) for each in sorted(found) if _step_in(each, name) is not None]
+
+
+def remove_all(folder: str) -> None:
+    """Remove the checkpoints of a run; first the file that names the newest."""
+    if tf.gfile.Exists(os.path.join(folder, STATE_FILE)):
+        tf.gfile.Remove(os.path.join(folder, STATE_FILE))
+    for name in (OPTIMIZER_NAME, MODEL_NAME):
+        for prefix in own_prefixes(folder, name):
+            remove(prefix)
 
 
 def remove_leftovers(folder: str) -> None:

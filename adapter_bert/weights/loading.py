@@ -304,13 +304,13 @@ class _Resolver:
         if unknown:
             raise errors.UserError(
                 f"The {file} contains adapters that this model does not have ({len(unknown)} variables, e.g. "
-                f"{unknown[0]}): use the --tuning_mode, --adapter_layers and --adapter_placement of its training."
+                f"{unknown[0]}): use --tuning_mode, --adapter_placement and other --adapter_… flags of its training."
             )
         mismatch = parameters.describe_mismatch(self._adapters, found)
         if mismatch and in_files:
             raise errors.UserError(
-                f"The {file} contains different adapters from this model: {mismatch} Use the --adapter_size, "
-                "--adapter_layers and --adapter_placement of its training."
+                f"The {file} contains different adapters from this model: {mismatch} Use the --adapter_size and the "
+                "other --adapter_… flags of its training."
             )
 
     # --------------------------------------------------------------------------- weights in the output folder

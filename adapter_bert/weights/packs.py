@@ -25,6 +25,7 @@ import modeling
 import optimization
 from adapter_bert.common import errors, files, json_files
 from adapter_bert.model import heads, parameters
+from adapter_bert.model.adapter_config import VARIANT_DEFAULTS
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.weights import bases, fingerprints
 from adapter_layers import AdapterConfig
@@ -148,10 +149,14 @@ class Pack:
 
 
 def describe_adapter(adapter: Optional[AdapterConfig]) -> Optional[Dict[str, Any]]:
-    """Return the fields of an adapter in the form of `PackConfig.adapter`; None for no adapter."""
+    """Return the fields of an adapter in the form of `PackConfig.adapter`; None for no adapter.
+
+    Fields of variants are omitted where they have their defaults, so that earlier versions read the pack.
+    """
     if adapter is None:
         return None
-    return dict(dataclasses.asdict(adapter), layers=list(adapter.layers) if adapter.layers else None)
+    fields = dict(dataclasses.asdict(adapter), layers=list(adapter.layers) if adapter.layers else None)
+    return {name: fields[name] for name in fields if name not in VARIANT_DEFAULTS or name in adapter.variant}
 
 
 def now() -> str:

@@ -18,6 +18,7 @@ from adapter_bert.evaluation import glue_submission
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.evaluation.scores import Scores
+from adapter_bert.model.adapter_config import VARIANT_DEFAULTS
 from adapter_bert.settings.flags import MODEL, TRAINING
 from adapter_bert.settings.groups import ADAPTER_SETTINGS, Settings
 from adapter_bert.weights import bank, checkpoints, packs
@@ -27,6 +28,7 @@ HISTORY_FILE = "training.json"
 RESULTS_FILE = "results.json"
 RESULTS_TEXT_FILE = "eval_results.txt"
 TEST_RESULTS_FILE = "test_results.tsv"
+TEST_SCORES_FILE = "test_eval_results.txt"
 CLASS_REPORT_FILE = "class_report.txt"
 # Not `.tsv`, which are names of tasks.
 TEST_PREDICTIONS_FILE = "test_predictions.csv"
@@ -37,7 +39,7 @@ EVAL_SUMMARIES = "eval"
 LOCK_FILE = ".lock"
 # Names of files that a run writes. Predictions of classification tasks have the task's name, see `glue_submission`.
 _WRITTEN = re.compile(
-    r"settings\.json|training\.json|results\.json|eval_results\.txt|test_results\.tsv|checkpoint|\.lock|"
+    r"settings\.json|training\.json|results\.json|(test_)?eval_results\.txt|test_results\.tsv|checkpoint|\.lock|"
     r"class_report\.txt|test_predictions\.csv|worst_mistakes\.csv|"
     r"(nbest_)?predictions\.json|null_odds\.json|adapter_pack\.safetensors|"
     r"(model|optimizer)\.ckpt-\d+(\..+)?|events\.out\.tfevents\..+"
@@ -130,6 +132,12 @@ class RunFolder:
         own = os.path.realpath(self.path)
         return own in (os.path.realpath(path), os.path.realpath(checkpoints.folder_of(path)))
 
+    def remove_weights(self, keep_pack: bool) -> None:
+        """Remove the checkpoints of a finished run and, unless `keep_pack`, its pack, to save space."""
+        checkpoints.remove_all(self.path)
+        if not keep_pack and self.has_pack():
+            tf.gfile.Remove(self.pack_path)
+
     def history(self) -> History:
         """Read the training history; empty if there is none."""
         return History(self.file(HISTORY_FILE))
@@ -153,7 +161,7 @@ class RunFolder:
         if outer:
             raise errors.UserError(f"--output_dir={self.path} is inside the bank {outer}: use another folder.")
         if settings.task_name:
-            results = (RESULTS_TEXT_FILE, RESULTS_FILE, TEST_RESULTS_FILE)
+            results = (RESULTS_TEXT_FILE, RESULTS_FILE, TEST_RESULTS_FILE, TEST_SCORES_FILE)
             other_names += tuple(_name_with_task(name, settings.task_name) for name in results)
         # A run that is continued or evaluated may name its own weights.
         starts = settings.do_train and not tf.gfile.Exists(self.file(SETTINGS_FILE))
@@ -275,6 +283,17 @@ class RunFolder:
             files.write_text(report, results.class_report.as_text() + "\n")
         results.write(values)
 
+    def results_of(self, task: str, pack: Optional[str]) -> Optional[EvalResults]:
+        """Return the results of a task with the weights that have this fingerprint; None if there are none."""
+        path = self.result_file(RESULTS_FILE, task)
+        results = EvalResults.read(path) if pack and tf.gfile.Exists(path) else None
+        is_same = results and (results.task, results.fingerprints.get("pack")) == (task, pack)
+        return results if is_same else None
+
+    def write_test_scores(self, task: str, text: str) -> None:
+        """Write `test_eval_results.txt`, the scores of a test split that has labels."""
+        files.write_text(self.result_file(TEST_SCORES_FILE, task), text)
+
     def result_files(self) -> List[str]:
         """Return the names of the result files that exist."""
         return [name for name in (RESULTS_TEXT_FILE, RESULTS_FILE) if tf.gfile.Exists(self.file(name))]
@@ -355,7 +374,7 @@ def _different_fingerprints(fingerprints: Mapping[str, Any], recorded: Mapping[s
 
 def _settings_of_pack(settings: Settings, config: packs.PackConfig) -> Dict[str, Any]:
     """Return a pack's description as recorded settings; settings that it does not record count as equal."""
-    adapter = config.adapter or {}
+    adapter = {**VARIANT_DEFAULTS, **(config.adapter or {})}
     recorded = dict(settings.comparable_values((MODEL,)), **config.training)
     recorded.update({name: adapter.get(field) for name, field in ADAPTER_SETTINGS.items()})
     recorded.update(

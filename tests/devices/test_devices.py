@@ -108,14 +108,15 @@ def test_a_tpu_needs_an_older_tensorflow_and_must_be_reachable(monkeypatch, vers
     assert_mentions(message_of(estimators.tpu_cluster, TPU), *facts)
 
 
-def test_hooks_save_checkpoints_if_the_device_supports_hooks(tmp_path):
+def test_hooks_save_checkpoints_and_summaries_if_the_device_supports_hooks(tmp_path):
     configs = [
-        estimators.run_config(device, str(tmp_path), 5, save_checkpoints_steps=20, save_summary_steps=30)
+        estimators.run_config(device, str(tmp_path), 5, save_checkpoints_steps=20)
         for device in (Device(num_tpu_cores=1), Device(use_tpu=True, master="local", iterations_per_loop=4))
     ]
     assert [config.save_checkpoints_steps for config in configs] == [None, 20]
     assert [config.tpu_config.iterations_per_loop for config in configs] == [1000, 4]
-    assert {(config.tf_random_seed, config.save_summary_steps) for config in configs} == {(5, 30)}
+    assert [config.save_summary_steps for config in configs] == [0, 100]
+    assert {config.tf_random_seed for config in configs} == {5}
 
 
 @pytest.mark.parametrize("cores, threads", [(1, 1), (2, 1), (4, 0)])

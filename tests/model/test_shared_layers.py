@@ -15,7 +15,7 @@ pytestmark = pytest.mark.smoke
     [
         (ClassificationHead(2), "adapter", 1, True),
         (SpanHead(), "full", 1, True),
-        (ClassificationHead(2), "full", 2, False),
+        pytest.param(ClassificationHead(2), "full", 2, False, marks=pytest.mark.slow),
     ],
     ids=["halves", "span", "parts"],
 )

@@ -11,6 +11,7 @@ import run_squad
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.training import classification, workflow
+from adapter_bert.training.engine import Engine
 from adapter_bert.weights import packs
 from adapter_bert.weights.bases import Base
 from adapter_bert.weights.run_folder import RunFolder
@@ -39,7 +40,7 @@ def prepare(settings: ClassifierSettings) -> tuple:
     folder, bert = RunFolder(settings.output_dir), Base.load(settings)
     data = classification.load_data(settings)
     head = classification.make_head(settings, data)
-    trainer = workflow.prepare(settings, folder, bert, head, data.fingerprints())
+    trainer = workflow.prepare(settings, folder, bert, head, data.fingerprints(), Engine())
     return trainer, data, classification.make_features(settings, bert, data)
 
 

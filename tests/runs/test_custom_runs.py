@@ -80,8 +80,9 @@ class TestRegression:
         values = np.loadtxt(os.path.join(stsb["output_dir"], "test_results.tsv"))
         assert values.shape == truth.shape
         results = read_results(stsb["output_dir"])
-        assert results["eval_pearson"] == pytest.approx(scipy.stats.pearsonr(truth, values)[0], abs=1e-6)
-        assert results["eval_spearman"] == pytest.approx(scipy.stats.spearmanr(truth, values)[0], abs=1e-6)
+        # The dev scores are those of the training graph, which rounds differently. Equal texts then have other ranks.
+        assert results["eval_pearson"] == pytest.approx(scipy.stats.pearsonr(truth, values)[0], abs=1e-4)
+        assert results["eval_spearman"] == pytest.approx(scipy.stats.spearmanr(truth, values)[0], abs=0.02)
         assert results["eval_loss"] == pytest.approx(np.mean((truth - values) ** 2), rel=1e-5)
         assert results["eval_spearman"] > 0.5, "it learns"
         assert "eval_accuracy" not in results

@@ -322,11 +322,11 @@ class TestLoading:
     def test_two_packs_in_one_session_do_not_touch_each_other(self, trained, other_seed, tiny_bert):
         with tf.Graph().as_default(), tf.Session() as session:
             ids = tf.constant([[2, 5, 8, 16, 3]])
-            model = modeling.BertModel(tiny_config(), False, ids, scope="bert", adapter_fn=ADAPTERS)
-            logits = ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False).logits
             base = os.path.join(tiny_bert, "bert_model.ckpt")
             values = WeightAssigner([loading.Assignment(base, tuple(SPEC.base_names))])
-            values.replace_initializers()
+            with values.creating_variables():
+                model = modeling.BertModel(tiny_config(), False, ids, scope="bert", adapter_fn=ADAPTERS)
+                logits = ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False).logits
             values.load(session)
 
             def switch_to(path):

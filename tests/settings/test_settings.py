@@ -14,6 +14,7 @@ from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.settings.flags import MODEL, TRAINING, setting
 from adapter_bert.settings.groups import RunSettings, Settings, parse_layers
 from adapter_bert.settings.squad import SquadSettings
+from adapter_layers import AdapterConfig
 from tests.helpers import VOCABULARY, assert_mentions, message_of
 
 TPU = {"use_tpu": True, "tpu_name": "grpc://10.0.0.2:8470"}
@@ -68,6 +69,9 @@ def test_a_value_outside_its_limits_is_an_error(name, valid, invalid, expected):
         ({"adapter_activation": "rely"}, ["activation", "rely", "Did you mean 'relu'?"]),
         ({"adapter_size": 0}, ["adapter size", 0]),
         ({"adapter_placement": "below"}, ["placement", "below", "attention, feedforward"]),
+        ({"adapter_norm": "bach"}, ["norm", "bach", "Did you mean 'batch'?"]),
+        ({"adapter_depth": 0}, ["depth", 0]),
+        ({"adapter_connection": "series"}, ["connection", "series", "serial, parallel, multiply"]),
         ({"tuning_mode": "top_layers"}, ["top_layers", "at least 1"]),
         ({"tune_top_layers": 2}, ["top_layers", "adapter", 2]),
         ({"train_batch_size": 8, "gradient_accumulation_steps": 3}, ["--gradient_accumulation_steps=3", "=8"]),
@@ -170,6 +174,15 @@ def test_a_finished_run_needs_no_initial_weights(tmp_path):
 def test_settings_of_the_same_run_compare_equal(one, other):
     scopes = (MODEL, TRAINING)
     assert Settings(**one).comparable_values(scopes) == Settings(**other).comparable_values(scopes)
+
+
+def test_flags_select_variants_of_the_adapter():
+    settings = Settings(adapter_norm="layer", adapter_depth=2, adapter_connection="multiply", adapter_layers="0-2")
+    expected = AdapterConfig(norm="layer", depth=2, connection="multiply", layers=(0, 1, 2))
+    assert settings.adapter == expected and Settings().adapter == AdapterConfig()
+    changed = settings.comparable_values((MODEL,))
+    for name in ("adapter_norm", "adapter_depth", "adapter_connection"):
+        assert changed[name] == getattr(settings, name) != Settings().comparable_values((MODEL,))[name]
 
 
 def test_only_settings_of_the_model_matter_to_an_evaluation():

@@ -145,7 +145,7 @@ def test_look_ups_ignore_case_hyphens_and_underscores():
     }
     for found, names in spellings.items():
         assert {tasks.get(name).name for name in names.split()} == {found}
-    assert len(set(tasks.names())) == len(tasks.names()) == 11 + 15
+    assert len(set(tasks.names())) == len(tasks.names()) == 11 + 15 + 17
 
 
 @pytest.mark.parametrize(

@@ -148,10 +148,10 @@ def test_resolved_weights_are_loaded(trained):
     weights = resolve_file(ADAPTED, trained)
     reader = tf.train.load_checkpoint(trained)
     with tf.Graph().as_default(), tf.Session() as session:
-        model = modeling.BertModel(CONFIG, False, tf.zeros([1, 4], tf.int32), scope="bert", adapter_fn=ADAPTERS)
-        ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False)
         assigner = WeightAssigner(weights.assignments)
-        assigner.replace_initializers()
+        with assigner.creating_variables():
+            model = modeling.BertModel(CONFIG, False, tf.zeros([1, 4], tf.int32), scope="bert", adapter_fn=ADAPTERS)
+            ClassificationHead(2).build(model, {"label_ids": tf.zeros([1], tf.int32)}, False)
         assigner.load(session)
         values = session.run({variable.name[:-2]: variable for variable in tf.trainable_variables()})
     assert set(values) == set(weights.names) == set(ADAPTED.shapes)

@@ -14,6 +14,7 @@ import safetensors.numpy
 from hypothesis import strategies as st
 
 from adapter_bert.weights import fingerprints, packs
+from adapter_layers import AdapterConfig
 from tests import reference_model
 from tests.helpers import assert_mentions, make_pack, message_of, tiny_config
 from tests.reference_model import MODES
@@ -41,6 +42,8 @@ VARIANTS = {
     "adapter_feedforward_lower_layer": {
         "adapter": {"size": 1, "layers": [0], "placement": "feedforward", "activation": "relu", "init_scale": 0.0}
     },
+    "adapter_layer_norm_deep": {"adapter": {"size": 3, "norm": "layer", "depth": 2, "connection": "multiply"}},
+    "adapter_batch_norm": {"adapter": {"size": 3, "norm": "batch", "connection": "parallel"}},
     "full": {"mode": "full"},
     "top_layer": {"mode": "top_layers"},
     "all_top_layers": {"mode": "top_layers", "tune_top_layers": 2},
@@ -191,9 +194,22 @@ def test_adapters_are_compared_except_for_their_initialisation():
     pack = make_pack()
     own = pack.config.adapter_config
     packs.check_adapter(pack, "mine", dataclasses.replace(own, init_scale=0.5))
-    for other in (dataclasses.replace(own, activation="relu"), None):
-        assert_mentions(message_of(packs.check_adapter, pack, "mine", other), "mine", "gelu")
+    for changes in ({"activation": "relu"}, {"norm": "layer"}, {"depth": 2}, {"connection": "parallel"}):
+        message = message_of(packs.check_adapter, pack, "mine", dataclasses.replace(own, **changes))
+        assert_mentions(message, "mine", *[f"{name!r}: {value!r}" for name, value in changes.items()])
+    assert_mentions(message_of(packs.check_adapter, pack, "mine", None), "mine", "gelu")
     packs.check_adapter(make_pack(mode="head"), "mine", own)  # it has no adapters; those of the model may be new
+
+
+def test_a_description_has_fields_of_variants_only_where_they_matter():
+    """Earlier versions read packs of the default adapter, and their packs are read."""
+    fields = {"size": 64, "activation": "gelu", "init_scale": 1e-2, "layers": None, "placement": "both"}
+    assert list(packs.describe_adapter(AdapterConfig()).items()) == list(fields.items())
+    assert AdapterConfig(**fields) == AdapterConfig()
+    variant = AdapterConfig(norm="batch", depth=2, layers=(0, 1))
+    described = packs.describe_adapter(variant)
+    assert described == dict(fields, layers=[0, 1], norm="batch", depth=2)
+    assert AdapterConfig(**described) == variant
 
 
 @pytest.fixture(scope="module")

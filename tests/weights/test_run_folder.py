@@ -12,6 +12,7 @@ import pytest
 
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.settings.classifier import ClassifierSettings
+from adapter_bert.settings.flags import MODEL
 from adapter_bert.weights import packs
 from adapter_bert.weights.run_folder import RunFolder
 from tests.helpers import assert_mentions, base_flags, message_of, write_file
@@ -86,6 +87,29 @@ def test_the_same_run_continues(folder, flags, changes):
     record = folder.check_same_run(ClassifierSettings(**dict(flags, **changes)), FINGERPRINTS)
     assert record.recorded and record.seed == 1
     assert record.fingerprints == dict(FINGERPRINTS, base="sha256:2", frozen=None)
+
+
+@pytest.mark.parametrize("mode", ["adapter", "layer_norm"])
+def test_a_run_from_before_the_variants_of_adapters_continues_with_the_default(flags, tmp_path, mode):
+    flags = dict(flags, tuning_mode=mode)
+    with RunFolder(flags["output_dir"]) as folder:
+        claim(folder, ClassifierSettings(**flags))
+    with open(folder.pack_path, "w"):
+        pass
+    new = {"adapter_norm", "adapter_depth", "adapter_connection"}
+    older = {name: value for name, value in folder.read_settings().items() if name not in new}
+    write_file(tmp_path, "out/settings.json", json.dumps(older))
+    assert new <= flags_of_model(flags) and folder.check_same_run(ClassifierSettings(**flags), FINGERPRINTS).recorded
+    changed = ClassifierSettings(**dict(flags, adapter_depth=2))
+    if mode == "adapter":
+        message = message_of(folder.check_same_run, changed, FINGERPRINTS)
+        assert_mentions(message, "--adapter_depth was 1, is 2")
+    else:
+        folder.check_same_run(changed, FINGERPRINTS)
+
+
+def flags_of_model(flags: dict) -> set:
+    return set(ClassifierSettings(**flags).comparable_values((MODEL,)))
 
 
 def test_a_later_command_keeps_the_training_settings(folder, flags):

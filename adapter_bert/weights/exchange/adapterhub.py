@@ -117,6 +117,8 @@ def _check_exportable(config: packs.PackConfig) -> AdapterConfig:
     adapter, problem = config.adapter_config, None
     if adapter is None:
         problem = f"was trained in the mode {config.tuning_mode!r}; AdapterHub supports only 'adapter'"
+    elif adapter.variant:
+        problem = f"has adapters with {adapter.variant}; AdapterHub's DoubleSeqBnConfig has only the default"
     elif config.tokenizer.get("type") == "sentencepiece":
         problem = "uses SentencePiece; Hugging Face's BERT supports only WordPiece"
     elif len(config.labels) == 1:

@@ -44,8 +44,8 @@ def read(prefix: str, base: bases.Base, task: ImportedTask, activation: str = "g
     head = _find_head(prefix, shapes)
     if task.labels is None and head == _HEAD:
         raise errors.UserError(
-            f"'{task.name}' is not a known task ({', '.join(tasks.names())}), and a checkpoint does not contain its "
-            "labels: give --labels=a,b in the order of the head's units, or --labels= for regression."
+            f"The labels of '{task.name}' are not known (tasks: {', '.join(tasks.names())}), and a checkpoint does not "
+            "contain them: give --labels=a,b in the order of the head's units, or --labels= for regression."
         )
     mismatch = parameters.describe_mismatch({head: [*shapes[head][:1], base.config.hidden_size]}, shapes)
     if mismatch:
@@ -119,6 +119,12 @@ def _check_variables(prefix: str, shapes: parameters.Shapes, config: packs.PackC
 
 def export(pack: packs.Pack, base: Mapping[str, np.ndarray], prefix: str, overwrite: bool = False) -> int:
     """Write the weights of base and pack as one checkpoint, with `global_step`; return the number of variables."""
+    adapter = pack.config.adapter_config
+    if adapter and adapter.variant:
+        raise errors.UserError(
+            f"The pack of {pack.config.task} cannot be exported as a checkpoint: it has adapters with "
+            f"{adapter.variant}, and Google's adapter-bert has only the default. Export it with --format=pack."
+        )
     older = _check_output(prefix, overwrite)
     values = dict(base, **pack.tensors, global_step=np.array(pack.config.step, np.int64))
     folder, names = checkpoints.folder_of(prefix), [os.path.basename(path) for path in older]

@@ -197,6 +197,9 @@ def test_names_of_adapters_are_valid_in_pytorch(task, name):
         ("full", {}, ["'full'", "'adapter'"]),
         ("adapter", {"labels": ["a"]}, ["'a'", "regression"]),
         ("adapter", {"tokenizer": {"type": "sentencepiece"}}, ["SentencePiece"]),
+        ("adapter", {"adapter": {"size": 4, "norm": "layer"}}, ["{'norm': 'layer'}", "DoubleSeqBnConfig"]),
+        ("adapter", {"adapter": {"size": 4, "norm": "batch", "depth": 2}}, ["'batch'", "'depth': 2"]),
+        ("adapter", {"adapter": {"size": 4, "connection": "parallel"}}, ["{'connection': 'parallel'}"]),
     ],
 )
 def test_packs_that_adapterhub_does_not_support_are_not_exported(base, tmp_path, mode, changes, facts):

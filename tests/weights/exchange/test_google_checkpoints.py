@@ -12,7 +12,7 @@ import optimization
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.exchange import ImportedTask, google_checkpoints
 from adapter_layers import AdapterConfig
-from tests.helpers import TINY, assert_mentions, message_of, tiny_config, write_bert, write_file
+from tests.helpers import TINY, assert_mentions, make_pack, message_of, tiny_config, write_bert, write_file
 
 GOOGLE_ADAPTER = AdapterConfig(size=4, init_scale=1e-3)
 
@@ -85,6 +85,14 @@ def test_a_checkpoint_with_adapters_becomes_a_pack_for_its_own_base(written, tak
     packs.check_base(pack, "pack", bases.Base.find(os.path.dirname(prefix)).digests, "base")
     packs.write(str(tmp_path / "pack.safetensors"), pack)
     assert packs.read(str(tmp_path / "pack.safetensors")).fingerprint == pack.fingerprint
+
+
+def test_adapters_that_google_does_not_have_are_not_exported(tmp_path):
+    """A parallel adapter has the variables of the default one: Google's code would compute something else."""
+    pack = make_pack(adapter={"size": 4, "connection": "parallel"})
+    message = message_of(google_checkpoints.export, pack, {}, str(tmp_path / "model.ckpt"))
+    assert_mentions(message, "CoLA", "{'connection': 'parallel'}", "--format=pack")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("labels", [(), ("only",)])

@@ -1,0 +1,284 @@
+"""The report of a sweep: one HTML page with tables, figures, settings, and the curves and log of each cell.
+
+The page needs no other file, no script and no network. The same folder gives the same page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+
+from matplotlib.figure import Figure
+
+from adapter_bert.common import files
+from adapter_bert.evaluation.glue_submission import safe_name
+from adapter_bert.experiments import figures, published, report_data, tables, web_page
+from adapter_bert.experiments.cells import CellResult
+from adapter_bert.experiments.report_data import DONE, FAILED, UNFINISHED, CellRecord, SweepRecord
+from adapter_bert.experiments.selection import group
+from adapter_bert.experiments.summaries import compare, summarize
+from adapter_bert.experiments.tables import ResultTable
+
+OUTPUT_FILE = "report.html"
+_GLUE = [task for task, _ in published.GLUE_TASKS.values()]
+
+
+class TableOfReport(NamedTuple):
+    """A table; `stem` is the name of its files."""
+
+    stem: str
+    caption: str
+    table: ResultTable
+
+
+class FigureOfReport(NamedTuple):
+    """A figure; `stem` is the name of its files."""
+
+    stem: str
+    caption: str
+    figure: Figure
+
+
+def write(folder: str, output: str = "") -> str:
+    """Write the report of the sweep in a folder, and its tables and figures as files; return the path of the report.
+
+    Args:
+      folder: output folder of the sweep, which gets the folders `tables` and `figures`.
+      output: the HTML file; `report.html` in the folder of the sweep by default.
+    """
+    record = report_data.read(folder)
+    output = output or os.path.join(folder, OUTPUT_FILE)
+    for path in (os.path.join(folder, "tables"), os.path.join(folder, "figures"), os.path.dirname(output) or "."):
+        files.make_folder(path)
+    shown = tables_of(record.results)
+    for each in shown:
+        each.table.save(os.path.join(folder, "tables", each.stem))
+    images = []
+    for stem, caption, figure in figures_of(record.results):
+        _, svg = figures.save(figure, os.path.join(folder, "figures", stem))
+        images.append((caption, files.read_bytes(svg, f"Cannot read {svg}")))
+    files.write_text(output, render(record, shown, images))
+    return output
+
+
+def tables_of(cells: Sequence[CellResult]) -> List[TableOfReport]:
+    """Return the tables that apply to these cells."""
+    if not cells:
+        return []
+    found = []
+    for split in _splits(cells):
+        comparisons = [
+            each
+            for runs in group(cells, lambda cell: cell.task).values()
+            for baseline in _methods(runs, "full")
+            for method in _methods(runs, "adapter", "top_layers", "layer_norm", "head")
+            for each in compare(runs, method, baseline, split)
+        ]
+        if comparisons:
+            caption = f"Differences from full fine-tuning, {split} split, paired by seed"
+            found.append(TableOfReport(f"comparison_{split}", caption, tables.comparison_table(comparisons)))
+    for split in _splits(cells):
+        summaries = [each for each in summarize(cells, split) if each.n or split == "dev"]
+        caption = f"Each task and method with its best setting, {split} split"
+        found.append(TableOfReport(f"summary_{split}", caption, tables.summary_table(summaries)))
+    if tables.of_tasks(cells, _GLUE):
+        found.append(TableOfReport("glue", "Table 1 of the paper: GLUE", tables.glue_table(cells)))
+        sizes = {cell.settings.get("adapter_size") for cell in cells if cell.kind == "adapter"}
+        if len(sizes & set(published.SIZES)) > 1:
+            found.append(TableOfReport("sizes", "Adapter sizes, Section 3.6 of the paper", tables.size_table(cells)))
+    additional = tables.of_tasks(cells, published.ADDITIONAL_TASKS)
+    if additional:
+        table = tables.additional_table(cells, _splits(additional)[-1])
+        found.append(TableOfReport("additional", "Table 2 of the paper: additional tasks", table))
+    return found
+
+
+def _splits(cells: Iterable[CellResult]) -> List[str]:
+    return ["dev", "test"] if any(cell.percent("test") is not None for cell in cells) else ["dev"]
+
+
+def _methods(cells: Iterable[CellResult], *kinds: str) -> List[str]:
+    return list(dict.fromkeys(cell.method for cell in cells if cell.kind in kinds))
+
+
+def _values(cells: Iterable[CellResult], flag: str, *kinds: str) -> int:
+    """Return the number of values of a setting."""
+    found = {cell.settings.get(flag) for cell in cells if cell.kind in kinds}
+    return len(found - {None})
+
+
+def figures_of(cells: Sequence[CellResult]) -> List[FigureOfReport]:
+    """Return the figures that apply to these cells."""
+    return [*_figures_of_suites(cells), *_figures_of_tasks(cells)]
+
+
+def _figures_of_suites(cells: Sequence[CellResult]) -> List[FigureOfReport]:
+    found = []
+    glue, additional = tables.of_tasks(cells, _GLUE), tables.of_tasks(cells, published.ADDITIONAL_TASKS)
+    known = {cell.task for cell in (*glue, *additional)}
+    others = [cell for cell in cells if cell.task not in known]
+    suites = {"GLUE": glue, "Additional tasks": additional, "Other tasks": others}
+    for title, runs in suites.items():
+        if _methods(runs, "full") and _methods(runs, "adapter", "top_layers"):
+            split = _splits(runs)[-1]
+            figure = figures.trade_off_figure({title: runs}, {title: split})
+            caption = f"{title}: score minus full fine-tuning against trained parameters, {split} split"
+            found.append(FigureOfReport(f"trade_off_{safe_name(title)}", caption, figure))
+    scaled = [
+        cell
+        for runs in group(cells, lambda cell: cell.task).values()
+        if _values(runs, "adapter_init_scale", "adapter") > 1
+        for cell in runs
+    ]
+    if scaled:
+        caption = "Dev score against the initial scale of the adapters; bands from the lowest to the highest seed"
+        found.append(FigureOfReport("init_scale", caption, figures.init_scale_figure(scaled)))
+    course = [cell for cell in cells if cell.task in ("CoLA", "MRPC") and "accuracy" in cell.metrics]
+    if any(cell.kind == "full" or cell.settings.get("adapter_size") == 64 for cell in course):
+        caption = "Dev accuracy with and without adapters, next to the reproduction by a course"
+        found.append(FigureOfReport("reproduction", caption, figures.reproduction_figure(course)))
+    return found
+
+
+def _figures_of_tasks(cells: Sequence[CellResult]) -> List[FigureOfReport]:
+    found = []
+    for task, runs in group(cells, lambda cell: cell.task).items():
+        name = safe_name(task)
+        if len({cell.trained_params for cell in runs}) > 1:
+            caption = f"{task}: dev score against trained parameters, mean ± s.e.m. over seeds"
+            found.append(FigureOfReport(f"params_{name}", caption, figures.params_figure(runs, [task])))
+        if _values(runs, "learning_rate", "adapter", "full") > 1:
+            caption = f"{task}: dev score at each learning rate, with the best of all other settings"
+            found.append(FigureOfReport(f"learning_rate_{name}", caption, figures.learning_rate_figure(runs, [task])))
+        if any(len({_as_json(cell.settings) for cell in each}) > 1 for each in group(runs, _method_of).values()):
+            caption = f"{task}: expected best dev score of a method against the number of settings that are tried"
+            figure = figures.expected_performance_figure(runs)
+            found.append(FigureOfReport(f"expected_performance_{name}", caption, figure))
+    return found
+
+
+def _method_of(cell: CellResult) -> str:
+    return cell.method
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def render(record: SweepRecord, shown: Sequence[TableOfReport], images: Sequence[Tuple[str, bytes]]) -> str:
+    """Return the page; `images` are caption and SVG."""
+    blocks: Dict[str, List[str]] = {"comparison": [], "summary": [], "paper": []}
+    for stem, caption, table in shown:
+        block = blocks.get(stem.split("_")[0], blocks["paper"])
+        block.append(f"<h3>{web_page.escape(caption)}</h3>{web_page.table(caption, table)}")
+    pictures = "\n".join(web_page.image(svg, caption) for caption, svg in images)
+    sections = {
+        "Summary": _summary(record),
+        "Comparison with full fine-tuning": "\n".join(blocks["comparison"]),
+        "Results": "\n".join(blocks["summary"]),
+        "Next to the paper": "\n".join(blocks["paper"]),
+        "Figures": f'<div class="figures">{pictures}</div>' if images else "",
+        "Settings": _settings(record.sweep),
+        "Cells": _cells(record.cells),
+    }
+    return web_page.page(f"Sweep {record.name}", sections)
+
+
+def _summary(record: SweepRecord) -> str:
+    sweep = record.sweep
+    states = [(record.count(state), state) for state in (DONE, FAILED, UNFINISHED)] + [(record.not_started, "to start")]
+    values = {
+        "Cells": ", ".join(f"{number} {state}" for number, state in states if number or state == DONE),
+        "Collapsed": f"{sum(cell.collapsed for cell in record.results)} (all predictions are the same)",
+        "Program": sweep["program"],
+        "Tasks": ", ".join(sweep["tasks"]),
+        "Methods": ", ".join(method["name"] for method in sweep["methods"]),
+        "Seeds": ", ".join(map(str, sweep["seeds"])),
+    }
+    missing = sum(cell.state == DONE and cell.result is None for cell in record.cells)
+    if missing:
+        values["Not in results.csv"] = f"{missing} finished cells; run the sweep's command again to add them"
+    failed = [(cell.name, cell.error) for cell in record.cells if cell.state == FAILED]
+    table = ResultTable(["Failed cell", "Error"], failed)
+    return web_page.facts(values.items()) + (web_page.table("Failed cells", table, is_text=True) if failed else "")
+
+
+def _settings(sweep: Mapping[str, Any]) -> str:
+    rows = [("all cells", _flags(sweep["flags"]), "", "")]
+    rows += [(f"task {task}", _flags(flags), "", "") for task, flags in sweep["task_flags"].items()]
+    rows += [
+        (f"method {method['name']}", _flags(method["flags"]), _flags(method["swept"]), _flags(method["grid"]))
+        for method in sweep["methods"]
+    ]
+    note = f"Seeds of the whole grid: {', '.join(map(str, sweep['grid_seeds']))}."
+    headers = ["Applies to", "Flags", "Value of each", "Grid, best on dev"]
+    return web_page.table("Settings", ResultTable(headers, rows, [note]), is_text=True)
+
+
+def _flags(values: Mapping[str, Any]) -> str:
+    texts = (f"{name}={value if isinstance(value, str) else _as_json(value)}" for name, value in values.items())
+    return ", ".join(texts)
+
+
+def _cells(cells: Sequence[CellRecord]) -> str:
+    blocks = [f'<p class="note">Scores and losses as in results.json. {len(cells)} cells have started.</p>']
+    for task, records in _by_task(cells).items():
+        blocks.append(f"<h3>{web_page.escape(task)}</h3>")
+        blocks += map(_cell, records)
+    return "\n".join(blocks) if cells else ""
+
+
+def _by_task(cells: Sequence[CellRecord]) -> Dict[str, List[CellRecord]]:
+    groups: Dict[str, List[CellRecord]] = {}
+    for cell in cells:
+        groups.setdefault(cell.name.split("/")[0], []).append(cell)
+    return groups
+
+
+def _cell(cell: CellRecord) -> str:
+    label = web_page.escape(cell.name.partition("/")[2] or cell.name)
+    summary = f'<span class="state {cell.state}">{cell.state}</span> {label}'
+    result = cell.result
+    if result:
+        score = "no finite score" if result.dev is None else f"{result.dev:.4g}"
+        summary += f' <span class="value">{web_page.escape(result.metric)} {score}</span>'
+        summary += ' <span class="state collapsed">collapsed</span>' if result.collapsed else ""
+    parts = [f"<summary>{summary}</summary>"]
+    if cell.error:
+        parts.append(f'<p class="error">{web_page.escape(cell.error)}</p>')
+    if result:
+        parts.append(_result(result))
+    curves = _curves(cell)
+    if curves:
+        parts.append(f'<div class="curves">{curves}</div>')
+    if cell.settings:
+        text = "\n".join(f"{name} = {_as_json(value)}" for name, value in cell.settings.items() if name != "facts")
+        parts.append(f"<h4>Settings of the run</h4>{web_page.text_block('Settings of ' + cell.name, text)}")
+    if cell.log:
+        parts.append(f"<h4>Log</h4>{web_page.text_block('Log of ' + cell.name, cell.log)}")
+    return f"<details>{''.join(parts)}</details>"
+
+
+def _result(result: CellResult) -> str:
+    metrics = ", ".join(f"{name} {score:.4g}" for name, score in result.metrics.items())
+    numbers = {"Test": result.test, "Majority class": result.majority, "Dev loss": result.loss}
+    values = {"Method": result.method, **result.settings, "seed": result.seed, "Dev": metrics or "no finite score"}
+    values.update({name: f"{value:.4g}" for name, value in numbers.items() if value is not None})
+    values["Trained parameters"] = f"{result.trained_params:,} ({100 * result.trained_share:.3g} % of the base)"
+    values.update({"Step of the weights": f"{result.steps:,}", "Predictions": result.fingerprint})
+    return web_page.facts(values.items())
+
+
+def _curves(cell: CellRecord) -> str:
+    if cell.history is None:
+        return ""
+    evaluations = cell.history.evaluations
+    names = [cell.result.metric] if cell.result else list(evaluations[0]["metrics"])[:1] if evaluations else []
+    curves = [
+        web_page.curve(f"{name} on dev", "step", [(each["step"], each["metrics"].get(name)) for each in evaluations])
+        for name in names
+    ]
+    losses = cell.history.losses
+    percents = [(100 * (index + 0.5) / len(losses), loss) for index, loss in enumerate(losses)]
+    return "".join([*curves, web_page.curve("Training loss", "% of the steps", percents)])

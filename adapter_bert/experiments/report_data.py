@@ -1,0 +1,137 @@
+"""Read the output folder of a sweep for its report. Cells may be unfinished, failed or damaged."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from adapter_bert.common import errors, json_files
+from adapter_bert.evaluation.history import History
+from adapter_bert.experiments import cells
+from adapter_bert.experiments.cells import CellResult
+from adapter_bert.weights.run_folder import RunFolder
+
+VERSION = 1
+RESULTS_FILE = "results.csv"
+_SWEEP_FILE, _RESULT_FILE, _FAILURE_FILE, _LOG_FILE = "sweep.json", "result.json", "failure.json", "log.txt"
+DONE, FAILED, UNFINISHED = "done", "failed", "unfinished"
+# Enough for the progress of a run, or for the traceback at its end.
+_LOG_LINES = 200
+_SWEEP_TYPES = {
+    "program": str,
+    "tasks": Sequence[str],
+    "seeds": Sequence[int],
+    "grid_seeds": Sequence[int],
+    "flags": Mapping[str, Any],
+    "task_flags": Mapping[str, Mapping[str, Any]],
+    "methods": Sequence[Mapping[str, Any]],
+}
+_METHOD_TYPES = {
+    "name": str,
+    "flags": Mapping[str, Any],
+    "swept": Mapping[str, Any],
+    "grid": Mapping[str, Sequence[Any]],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CellRecord:
+    """What a sweep's folder contains about one cell."""
+
+    name: str
+    state: str  # DONE, FAILED or UNFINISHED
+    error: str  # why it failed, or why its files cannot be read
+    result: Optional[CellResult]  # None if `results.csv` lacks it
+    settings: Mapping[str, Any]  # of its run; empty if it has not started
+    history: Optional[History]
+    log: str  # its last lines
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepRecord:
+    """The content of a sweep's folder."""
+
+    name: str
+    sweep: Mapping[str, Any]
+    results: Tuple[CellResult, ...]
+    cells: Tuple[CellRecord, ...]  # those that have started, by name
+
+    def count(self, state: str) -> int:
+        """Return the number of cells in a state."""
+        return sum(cell.state == state for cell in self.cells)
+
+    @property
+    def not_started(self) -> int:
+        """Number of cells without any files. The best setting of a grid is run with the remaining seeds, too."""
+        total, more = 0, len(self.sweep["seeds"]) - len(self.sweep["grid_seeds"])
+        for method in self.sweep["methods"]:
+            points = int(np.prod([len(values) for values in method["grid"].values()]))
+            total += points * len(self.sweep["grid_seeds"]) + more if points > 1 else len(self.sweep["seeds"])
+        return max(total * len(self.sweep["tasks"]) - len(self.cells), 0)
+
+
+def read(folder: str) -> SweepRecord:
+    """Read a sweep's folder; raise a `UserError` if it is none, or of another version."""
+    sweep = _read_sweep(os.path.join(folder, _SWEEP_FILE))
+    path = os.path.join(folder, RESULTS_FILE)
+    results = cells.read(path) if os.path.exists(path) else []
+    by_name = {result.name: result for result in results}
+    paths = {name: os.path.join(folder, "cells", *name.split("/")) for name in by_name}
+    paths.update(_find_cells(os.path.join(folder, "cells")))
+    records = [_read_cell(name, path, by_name.get(name)) for name, path in sorted(paths.items())]
+    return SweepRecord(os.path.basename(os.path.realpath(folder)), sweep, tuple(results), tuple(records))
+
+
+def _read_sweep(path: str) -> Dict[str, Any]:
+    content = json_files.read_object(path, "Use the output folder of a sweep.")
+    if content.get("version") != VERSION:
+        found = json_files.describe(content.get("version"))
+        raise errors.UserError(f"{path} has version {found}; expected {VERSION}. Run the sweep with this release.")
+    json_files.check_types(content, {"sweep": Mapping[str, Any]}, path)
+    json_files.check_types(content["sweep"], _SWEEP_TYPES, path)
+    for method in content["sweep"]["methods"]:
+        json_files.check_types(method, _METHOD_TYPES, f"{path}: methods")
+    return content["sweep"]
+
+
+def _find_cells(root: str) -> Iterator[Tuple[str, str]]:
+    """Yield the name and the path of each folder with files of a cell."""
+    for path, folders, names in os.walk(root):
+        if {_RESULT_FILE, _FAILURE_FILE, _LOG_FILE} & set(names):
+            folders.clear()
+            yield os.path.relpath(path, root).replace(os.sep, "/"), path
+
+
+def _read_cell(name: str, path: str, result: Optional[CellResult]) -> CellRecord:
+    state, error, log = UNFINISHED, "", _read_log(os.path.join(path, _LOG_FILE))
+    settings: Dict[str, Any] = {}
+    history = None
+    failure_path = os.path.join(path, _FAILURE_FILE)
+    if result or os.path.exists(os.path.join(path, _RESULT_FILE)):
+        state = DONE
+    elif os.path.exists(failure_path):
+        state = FAILED
+    try:
+        if state == FAILED:
+            failure = json_files.read_object(failure_path)
+            json_files.check_types(failure, {"error": str, "log": Optional[Sequence[str]]}, failure_path)
+            error, log = failure["error"], log or "\n".join(failure.get("log") or [])
+        run = RunFolder(os.path.join(path, "run"))
+        settings, history = run.read_settings(), run.history()
+    except errors.UserError as damage:
+        error = error or str(damage)
+    return CellRecord(name, state, error, result, settings, history, log)
+
+
+def _read_log(path: str) -> str:
+    """Return the last lines of a log; empty if there is none."""
+    if not os.path.isfile(path):
+        return ""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        lines: List[str] = list(collections.deque(file, _LOG_LINES + 1))
+    note = f"Last {_LOG_LINES} lines:\n" if len(lines) > _LOG_LINES else ""
+    return note + "".join(lines[-_LOG_LINES:])

@@ -1,0 +1,284 @@
+"""Sweep files: tasks × methods × settings × seeds.
+
+A sweep file is a TOML file:
+
+    tasks = ["CoLA", "MRPC"]
+    seeds = [1, 2, 3]
+    grid_seeds = [1]                  # optional: seeds for the whole grid; the best setting then gets all seeds
+
+    [flags]                           # of run_classifier.py, or of the `program`, for all cells
+    data_dir = "glue_data/{task}"     # {task} is replaced by the name of the task
+    bert_dir = "minilm"
+
+    [task.CoLA]                       # flags of one task
+    max_seq_length = 64
+
+    [method.adapters]                 # further keys are flags of this method
+    tuning_mode = "adapter"
+    each.adapter_size = [8, 64]       # one method for each value
+    grid.learning_rate = [3e-4, 3e-3] # the best value for each task and method is selected on the dev set
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import re
+import sys
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Type
+
+from adapter_bert import tasks
+from adapter_bert.common import errors, files
+from adapter_bert.settings.classifier import ClassifierSettings
+from adapter_bert.settings.flags import from_values
+from adapter_bert.settings.groups import Settings
+from adapter_bert.settings.squad import SquadSettings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PRESETS = os.path.join(os.path.dirname(__file__), "presets")
+PROGRAMS: Dict[str, Type[Any]] = {"run_classifier.py": ClassifierSettings, "run_squad.py": SquadSettings}
+_KEYS = ("program", "description", "tasks", "seeds", "grid_seeds", "flags", "task", "method")
+# Set by the sweep for each cell.
+_OWN_FLAGS = ("output_dir", "feature_cache_dir", "seed", "do_train", "do_eval", "task_name")
+_MAX_CELLS = 100_000
+# Task -> name of its data folder, if it differs.
+_FOLDERS = {"MNLI-mm": "MNLI"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A row of the results: flags, and a grid of settings of which the best is selected."""
+
+    name: str
+    flags: Mapping[str, Any]
+    swept: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its values of `each`
+    grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+
+    def settings(self) -> Iterator[Dict[str, Any]]:
+        """Yield the swept flags of each point of the grid."""
+        for values in itertools.product(*self.grid.values()):
+            yield {**self.swept, **dict(zip(self.grid, values))}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One run of a sweep."""
+
+    task: str
+    method: str
+    swept: Mapping[str, Any]  # the flags that differ between the cells of a task
+    seed: int
+    flags: Mapping[str, Any]  # all flags, except those that the sweep sets
+
+    @property
+    def setting(self) -> str:
+        """The swept flags as text; empty if there are none."""
+        return ",".join(f"{name}={value}" for name, value in sorted(self.swept.items()))
+
+    @property
+    def name(self) -> str:
+        """A unique name in the sweep, which is also the path of its run folder."""
+        parts = [self.task, self.method, self.setting, f"seed={self.seed}"]
+        return "/".join(re.sub(r"[^\w.,=+ -]", "_", part) for part in parts if part)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """The content of a sweep file."""
+
+    path: str
+    program: str
+    tasks: Tuple[str, ...]
+    seeds: Tuple[int, ...]
+    grid_seeds: Tuple[int, ...]
+    flags: Mapping[str, Any]
+    task_flags: Mapping[str, Mapping[str, Any]]
+    methods: Tuple[Method, ...]
+
+    def grid_cells(self) -> List[Cell]:
+        """Return the cells of the grid, which do not depend on results."""
+        return [
+            self.cell(task, method, swept, seed)
+            for method in self.methods  # first, because cells of one method can share a graph
+            for task in self.tasks
+            for swept in method.settings()
+            for seed in self._seeds_of_grid(method)
+        ]
+
+    def _seeds_of_grid(self, method: Method) -> Tuple[int, ...]:
+        """Return the seeds for all points of a grid. Where nothing is selected, these are all seeds."""
+        return self.grid_seeds if len(list(method.settings())) > 1 else self.seeds
+
+    def more_seeds(self, task: str, method: Method, swept: Mapping[str, Any]) -> List[Cell]:
+        """Return the cells of the selected setting that the grid does not contain."""
+        done = self._seeds_of_grid(method)
+        return [self.cell(task, method, swept, seed) for seed in self.seeds if seed not in done]
+
+    def cell(self, task: str, method: Method, swept: Mapping[str, Any], seed: int) -> Cell:
+        """Return a cell with its flags."""
+        merged = {**self.flags, **self.task_flags.get(task, {}), **method.flags, **swept}
+        flags = {
+            name: value.replace("{task}", _FOLDERS.get(task, task)) if isinstance(value, str) else value
+            for name, value in merged.items()
+        }
+        return Cell(task, method.name, swept, seed, flags)
+
+    @property
+    def num_cells(self) -> int:
+        """The number of cells if all of them run."""
+        more = sum(len(self.seeds) - len(self._seeds_of_grid(method)) for method in self.methods)
+        return len(self.grid_cells()) + more * len(self.tasks)
+
+    def settings(self, cell: Cell, output_dir: str, feature_cache_dir: str) -> Settings:
+        """Return the settings of a cell's run; raise a `UserError` if they are invalid."""
+        given: Dict[str, Any] = {"do_train": True, "do_eval": True, "seed": cell.seed, "task_name": cell.task}
+        if self.program == "run_classifier.py" and tasks.is_known(cell.task):
+            given["do_predict"] = tasks.get(cell.task).scores_test
+        given.update(cell.flags, output_dir=output_dir, feature_cache_dir=feature_cache_dir)
+        settings = from_values(PROGRAMS[self.program], given, ["output_dir"])
+        settings.validate()
+        return settings
+
+    def describe(self) -> Dict[str, Any]:
+        """Return what determines the cells, as JSON."""
+        values = dataclasses.asdict(self)
+        del values["path"]
+        return values
+
+
+def from_description(path: str, described: Mapping[str, Any]) -> Sweep:
+    """Return the sweep that `Sweep.describe` described in a file."""
+    try:
+        values = {field.name: described[field.name] for field in dataclasses.fields(Sweep) if field.name != "path"}
+        for name in ("tasks", "seeds", "grid_seeds"):
+            values[name] = tuple(values[name])
+        values["methods"] = tuple(Method(**each) for each in values["methods"])
+        sweep = Sweep(path, **values)
+        _check_cells(sweep)
+    except (KeyError, TypeError) as error:
+        raise errors.UserError(f"{path} is damaged ({errors.reason(error)}). Use another --output_dir.") from None
+    return sweep
+
+
+def preset_path(name: str) -> str:
+    """Return the path of a preset; raise a `UserError` that lists all presets if there is none."""
+    names = sorted(os.path.splitext(file)[0] for file in os.listdir(PRESETS) if file.endswith(".toml"))
+    if name not in names:
+        raise errors.unknown("preset", name, names)
+    return os.path.join(PRESETS, f"{name}.toml")
+
+
+def read(path: str, changes: Mapping[str, Any]) -> Sweep:
+    """Read a sweep file; `changes` replace its general flags, except `seeds` and `tasks`, which replace those keys."""
+    data = files.read_bytes(path, f"Cannot read the sweep file {path}")
+    try:
+        content = tomllib.loads(data.decode("utf-8"))
+    except ValueError as error:
+        raise errors.UserError(f"{path} is not a TOML file: {errors.reason(error)}.") from None
+    try:
+        return _parse(path, content, changes)
+    except errors.UserError as error:
+        raise errors.UserError(f"{path}: {error}") from None
+
+
+def _parse(path: str, content: Dict[str, Any], changes: Mapping[str, Any]) -> Sweep:
+    _check_keys(content, _KEYS, "key")
+    program = content.get("program", "run_classifier.py")
+    if program not in PROGRAMS:
+        raise errors.unknown("program", program, PROGRAMS)
+    changes = dict(changes)
+    names = changes.pop("tasks", None) or _list(content, "tasks", str)
+    seeds = changes.pop("seeds", None) or _list(content, "seeds", int)
+    grid_seeds = _list(content, "grid_seeds", int) if "grid_seeds" in content else seeds
+    for seed in set(grid_seeds) - set(seeds):
+        raise errors.UserError(f"grid_seeds contains {seed}, which is not one of the seeds {list(seeds)}.")
+    task_flags = _table(content, "task")
+    _check_keys(task_flags, names, "task")
+    for name in names if program == "run_classifier.py" else ():
+        custom = {**_table(content, "flags"), **task_flags.get(name, {})}
+        if not (custom.get("train_file") or changes.get("train_file")):
+            tasks.get(name)
+    methods = [each for name, table in _table(content, "method").items() for each in _methods(name, table)]
+    sweep = Sweep(
+        path,
+        program,
+        tuple(names),
+        tuple(seeds),
+        tuple(grid_seeds),
+        {**_table(content, "flags"), **changes},
+        task_flags,
+        tuple(methods),
+    )
+    _check_cells(sweep)
+    return sweep
+
+
+def _methods(name: str, table: Any) -> Iterator[Method]:
+    """Yield one method for each combination of the values of `each`."""
+    if not isinstance(table, dict):
+        raise errors.UserError(f"[method.{name}] must be a table of flags, found {table!r:.60}.")
+    grids = {key: _table(table, key) for key in ("each", "grid")}
+    for key, grid in grids.items():
+        for flag in grid:
+            _list(grid, flag, object, f"[method.{name}] {key}.{flag}")
+    flags = {key: value for key, value in table.items() if key not in grids}
+    each = grids["each"]
+    for values in itertools.product(*each.values()):
+        swept = dict(zip(each, values))
+        label = " ".join([name, *(str(value) for value in values)])
+        yield Method(label, {**flags, **swept}, swept, grids["grid"])
+
+
+def _check_cells(sweep: Sweep) -> None:
+    if not sweep.methods:
+        raise errors.UserError("there is no method; expected e.g. [method.adapters].")
+    names = [method.name for method in sweep.methods]
+    for name in {name for name in names if names.count(name) > 1}:
+        raise errors.UserError(f"two methods have the name '{name}': rename one of them.")
+    if sweep.num_cells > _MAX_CELLS:
+        raise errors.UserError(f"the grid has {sweep.num_cells} cells; the maximum is {_MAX_CELLS}.")
+    known: Dict[str, Cell] = {}
+    kind = PROGRAMS[sweep.program]
+    valid = [field.name for field in dataclasses.fields(kind) if field.name not in _OWN_FLAGS]
+    for cell in sweep.grid_cells():
+        if cell.name in known:
+            raise errors.UserError(f"two cells have the name '{cell.name}': rename a method or remove a value.")
+        known[cell.name] = cell
+        for name in cell.flags:
+            if name in _OWN_FLAGS and not (name == "task_name" and sweep.program == "run_squad.py"):
+                raise errors.UserError(f"the flag '{name}' is set by the sweep.")
+            if name not in valid:
+                raise errors.unknown("flag", name, valid)
+        sweep.settings(cell, "cell", "features")
+
+
+def _check_keys(content: Mapping[str, Any], known: Sequence[str], kind: str) -> None:
+    for key in content:
+        if key not in known:
+            raise errors.unknown(kind, key, known)
+
+
+def _table(content: Mapping[str, Any], key: str) -> Dict[str, Any]:
+    table = content.get(key, {})
+    if not isinstance(table, dict):
+        raise errors.UserError(f"'{key}' must be a table, found {table!r:.60}.")
+    return table
+
+
+def _list(content: Mapping[str, Any], key: str, kind: Any, where: str = "") -> List[Any]:
+    """Return a list of distinct values of a type."""
+    values = content.get(key)
+    where = where or f"'{key}'"
+    if not isinstance(values, list) or not values:
+        raise errors.UserError(f"{where} must be a list with at least one value, found {values!r:.60}.")
+    for value in values:
+        if not isinstance(value, kind) or isinstance(value, (list, dict)) or (kind is int and isinstance(value, bool)):
+            raise errors.UserError(f"{where} contains {value!r:.60}; expected {getattr(kind, '__name__', 'value')}.")
+    if len(set(map(str, values))) < len(values):
+        raise errors.UserError(f"{where} contains a value twice: {values}.")
+    return values

@@ -1,0 +1,233 @@
+"""The output folder of a sweep. Only this module knows its files.
+
+sweep.json                  the sweep that the folder belongs to
+cells/<name>/run            the run of a cell, see `RunFolder`
+cells/<name>/result.json    its result, written when it has finished
+cells/<name>/failure.json   or why it failed
+cells/<name>/log.txt        its log
+features                    shared by all cells
+results.csv, timings.csv    all finished cells
+"""
+
+from __future__ import annotations
+
+import collections
+import csv
+import dataclasses
+import io
+import json
+import os
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from adapter_bert.common import errors, files, json_files, locks
+from adapter_bert.experiments import cells, selection, sweep_file
+from adapter_bert.experiments.cells import CellResult
+from adapter_bert.experiments.sweep_file import Cell, Sweep
+
+VERSION = 1
+RESULTS_FILE, TIMINGS_FILE = "results.csv", "timings.csv"
+_SWEEP_FILE, _RESULT_FILE, _FAILURE_FILE, _CRASHES_FILE = "sweep.json", "result.json", "failure.json", "crashes.json"
+_LOG_LINES = 20
+# Times that a cell may end its worker, e.g. for lack of memory, before it counts as failed.
+MAX_CRASHES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """The state of a sweep."""
+
+    results: Mapping[str, CellResult]  # by name of the cell
+    failures: Mapping[str, str]  # name of the cell -> error
+    remaining: Tuple[Cell, ...]  # that are known to run, in order
+    total: int
+
+
+class SweepFolder:
+    """The files of a sweep.
+
+    Attributes:
+      path: path of the folder.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def file(self, *names: str) -> str:
+        """Return the path of a file in this folder."""
+        return os.path.join(self.path, *names)
+
+    # ------------------------------------------------------------------------------------------- the sweep
+
+    def start(self, sweep: Sweep) -> None:
+        """Create the folder, or check that it belongs to this sweep. The error lists the differences."""
+        # As read back from the file.
+        described = json.loads(json.dumps(sweep.describe()))
+        if os.path.exists(self.file(_SWEEP_FILE)):
+            before = self._read_sweep()
+            changed = [key for key in described if described[key] != before.get(key)]
+            if changed:
+                differences = "; ".join(_difference(key, before.get(key), described[key]) for key in changed)
+                raise errors.UserError(
+                    f"{self.path} belongs to another sweep: {differences}. Use another --output_dir, or the sweep file "
+                    "that it was started with."
+                )
+            return
+        if os.path.isdir(self.path) and os.listdir(self.path):
+            raise errors.UserError(f"{self.path} is not empty and no sweep: use another --output_dir.")
+        files.make_folder(self.path)
+        files.write_json(self.file(_SWEEP_FILE), {"version": VERSION, "sweep": described})
+
+    def _read_sweep(self) -> Dict[str, Any]:
+        path = self.file(_SWEEP_FILE)
+        content = json_files.read_object(path, "Use the output folder of a sweep.")
+        if content.get("version") != VERSION:
+            raise errors.UserError(f"{path} has version {content.get('version')!r:.60}; expected {VERSION}.")
+        json_files.check_types(content, {"sweep": Mapping[str, Any]}, path)
+        return dict(content["sweep"])
+
+    def sweep(self) -> Sweep:
+        """Return the sweep of this folder."""
+        return sweep_file.from_description(self.file(_SWEEP_FILE), self._read_sweep())
+
+    # --------------------------------------------------------------------------------------------- a cell
+
+    def cell_file(self, cell: Cell, name: str = "") -> str:
+        """Return the path of a file of a cell, or of its folder."""
+        return os.path.join(self.path, "cells", *cell.name.split("/"), name)
+
+    def run_path(self, cell: Cell) -> str:
+        """Return the path of a cell's run folder."""
+        return self.cell_file(cell, "run")
+
+    def settings(self, sweep: Sweep, cell: Cell) -> Any:
+        """Return the settings of a cell's run."""
+        return sweep.settings(cell, self.run_path(cell), self.file("features"))
+
+    def claim(self, cell: Cell) -> Optional[locks.Lock]:
+        """Lock a cell; return None if another worker runs it."""
+        folder = self.cell_file(cell)
+        os.makedirs(folder, exist_ok=True)
+        lock = locks.acquire(os.path.join(folder, ".lock"))
+        if lock:
+            lock.write({"pid": os.getpid()})
+        return lock
+
+    def result(self, cell: Cell) -> Optional[CellResult]:
+        """Read the result of a cell; None if it has not finished."""
+        path = self.cell_file(cell, _RESULT_FILE)
+        if not os.path.exists(path):
+            return None
+        content = json_files.read_object(path, "Delete it to run the cell again.")
+        if content.get("version") != cells.VERSION:
+            raise errors.UserError(
+                f"{path} has version {content.get('version')!r:.60}; expected {cells.VERSION}. Delete it to run the "
+                "cell again."
+            )
+        json_files.check_types(content, cells.TYPES, path)
+        return CellResult(**{name: content[name] for name in cells.TYPES})
+
+    def failure(self, cell: Cell) -> Optional[str]:
+        """Return why a cell has failed; None if it has not."""
+        path = self.cell_file(cell, _FAILURE_FILE)
+        return str(json_files.read_object(path).get("error")) if os.path.exists(path) else None
+
+    def write_result(self, cell: Cell, result: CellResult, seconds: float) -> None:
+        """Record that a cell has finished, after `seconds` of training steps."""
+        os.makedirs(self.cell_file(cell), exist_ok=True)
+        content = {"version": cells.VERSION, **dataclasses.asdict(result), "seconds": round(seconds, 1)}
+        files.write_json(self.cell_file(cell, _RESULT_FILE), content)
+
+    def write_failure(self, cell: Cell, error: str) -> None:
+        """Record that a cell has failed, with the end of its log."""
+        log = self.cell_file(cell, "log.txt")
+        lines: List[str] = []
+        if os.path.exists(log):
+            with open(log, encoding="utf-8", errors="replace") as file:
+                lines = list(collections.deque((line.rstrip("\n") for line in file), _LOG_LINES))
+        files.write_json(self.cell_file(cell, _FAILURE_FILE), {"error": error, "log": lines})
+
+    def add_known(self, sweep: Sweep, path: str) -> int:
+        """Take the results of cells that are not done from a CSV file of results; return their number."""
+        known, count = {result.name: result for result in cells.read(path)}, 0
+        while True:  # results of the grid determine the cells with further seeds
+            added = [cell for cell in self.status(sweep).remaining if cell.name in known]
+            if not added:
+                return count
+            for cell in added:
+                self.write_result(cell, known[cell.name], 0.0)
+            count += len(added)
+
+    def forget_failures(self, sweep: Sweep) -> None:
+        """Let failed cells run again."""
+        for cell in all_cells(sweep, self.result, self.failure):
+            for name in (_FAILURE_FILE, _CRASHES_FILE):
+                if os.path.exists(self.cell_file(cell, name)):
+                    os.remove(self.cell_file(cell, name))
+
+    def add_crash(self, cell: Cell) -> None:
+        """Count that a cell has ended its worker. After `MAX_CRASHES`, it counts as failed."""
+        path = self.cell_file(cell, _CRASHES_FILE)
+        os.makedirs(self.cell_file(cell), exist_ok=True)
+        count = 1 + (json_files.read_object(path).get("count", 0) if os.path.exists(path) else 0)
+        files.write_json(path, {"count": count})
+        if count >= MAX_CRASHES:
+            self.write_failure(cell, f"its worker ended {count} times, perhaps for lack of memory")
+
+    # ------------------------------------------------------------------------------------------ all cells
+
+    def status(self, sweep: Sweep) -> Status:
+        """Read the state of all cells."""
+        results, failures, remaining = {}, {}, []
+        for cell in all_cells(sweep, self.result, self.failure):
+            result, failure = self.result(cell), self.failure(cell)
+            if result:
+                results[cell.name] = result
+            elif failure:
+                failures[cell.name] = failure
+            else:
+                remaining.append(cell)
+        return Status(results, failures, tuple(remaining), sweep.num_cells)
+
+    def write_results(self, sweep: Sweep) -> List[CellResult]:
+        """Write `results.csv`, which does not depend on times or the order of the cells, and `timings.csv`."""
+        results = [result for _, result in sorted(self.status(sweep).results.items())]
+        cells.write(self.file(RESULTS_FILE), results)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["name", "seconds"])
+        for result in results:
+            path = os.path.join(self.path, "cells", *result.name.split("/"), _RESULT_FILE)
+            writer.writerow([result.name, json_files.read_object(path)["seconds"]])
+        files.write_text(self.file(TIMINGS_FILE), text.getvalue())
+        return results
+
+
+def all_cells(sweep: Sweep, result: Callable[[Cell], Any], failure: Callable[[Cell], Any]) -> Iterator[Cell]:
+    """Yield all cells that can be known from the results so far: the grid, and all seeds of the selected settings."""
+    grid = sweep.grid_cells()
+    yield from grid
+    methods = {method.name: method for method in sweep.methods}
+    for (task, name), group in selection.group(grid, lambda cell: (cell.task, cell.method)).items():
+        results = {cell.name: result(cell) for cell in group}
+        found = [each for each in results.values() if each]
+        if not found or not all(results[cell.name] or failure(cell) for cell in group):
+            continue
+        best = selection.select_best(found)[0].name
+        swept = next(cell.swept for cell in group if cell.name == best)
+        yield from sweep.more_seeds(task, methods[name], swept)
+
+
+def _difference(key: str, before: Any, now: Any) -> str:
+    if isinstance(before, dict) and isinstance(now, dict):
+        key, before, now = next(
+            (f"{key}.{name}", before.get(name), now.get(name))
+            for name in {**before, **now}
+            if before.get(name) != now.get(name)
+        )
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        key, before, now = next(
+            (f"{key}[{index}]", one, other) for index, (one, other) in enumerate(zip(before, now)) if one != other
+        )
+        if isinstance(before, dict) and isinstance(now, dict):
+            return _difference(key, before, now)
+    return f"{key} was {json.dumps(before):.200}, is {json.dumps(now):.200}"

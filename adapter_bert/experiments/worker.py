@@ -1,0 +1,154 @@
+"""A worker of a sweep: runs its cells one after another in one process, with shared bases, graphs and sessions.
+
+    python -m adapter_bert.experiments.worker SWEEP_FOLDER [cores]
+
+Any number of workers may run at the same time. Each claims cells by locking them, and ends when no cell is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from typing import Any, Callable, Dict, Iterator, Optional
+
+from adapter_bert.common import system
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2 and hasattr(os, "sched_setaffinity"):  # before TensorFlow counts the cores
+        os.sched_setaffinity(0, [int(core) for core in sys.argv[2].split(",")])
+    system.configure_tensorflow()
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import errors, locks, logs
+from adapter_bert.evaluation.results import EvalResults
+from adapter_bert.experiments.cells import CellResult
+from adapter_bert.experiments.sweep_file import Cell, Sweep
+from adapter_bert.experiments.sweep_folder import SweepFolder
+from adapter_bert.settings.groups import Settings
+from adapter_bert.training import classification, span_extraction
+from adapter_bert.training.engine import Engine, WarmEngine
+from adapter_bert.weights.run_folder import RunFolder
+
+WORKFLOWS: Dict[str, Callable[[Any, Engine], Optional[EvalResults]]] = {
+    "run_classifier.py": classification.run,
+    "run_squad.py": span_extraction.run,
+}
+_POLL_SECONDS = 2.0
+
+
+def work(folder: SweepFolder, engine: Engine) -> None:
+    """Run cells until none is left, including those that results of other workers still add."""
+    sweep = folder.sweep()
+    while True:
+        remaining = folder.status(sweep).remaining
+        if not remaining:
+            return
+        if not any(_run_if_free(folder, sweep, cell, engine) for cell in remaining):
+            time.sleep(_POLL_SECONDS)  # others run them
+
+
+def _run_if_free(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> bool:
+    """Run a cell unless it is done or another worker runs it; return whether it ran."""
+    lock = folder.claim(cell)
+    if lock is None:
+        return False
+    try:
+        if folder.result(cell) or folder.failure(cell):
+            return False
+        _announce(cell)
+        _run(folder, sweep, cell, engine)
+        return True
+    finally:
+        _release(lock)
+
+
+def _release(lock: locks.Lock) -> None:
+    lock.release()
+    _announce(None)
+
+
+def _announce(cell: Optional[Cell]) -> None:
+    """Tell the launcher which cell runs, in case that it ends this process."""
+    print(json.dumps({"cell": cell.name if cell else None}), flush=True)
+
+
+def _run(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> None:
+    """Run a cell, and record its result or why it failed."""
+    try:
+        with _logged_to(folder.cell_file(cell, "log.txt")):
+            settings = folder.settings(sweep, cell)
+            settings.check_paths()
+            results = WORKFLOWS[sweep.program](settings, engine)
+            assert results is not None, "a cell evaluates the dev split"
+    except errors.StoppedError:
+        raise
+    except Exception as error:  # must not stop the other cells
+        text = str(error) if isinstance(error, errors.UserError) else errors.reason(error)
+        if not isinstance(error, (errors.UserError, OSError)):
+            with open(folder.cell_file(cell, "log.txt"), "a", encoding="utf-8") as log:
+                traceback.print_exc(file=log)
+        folder.write_failure(cell, text)
+        return
+    run = RunFolder(folder.run_path(cell))
+    folder.write_result(cell, summarize(cell, settings, results), run.history().seconds)
+    run.remove_weights(keep_pack=settings.tuning_mode in ("adapter", "layer_norm", "head"))
+
+
+def summarize(cell: Cell, settings: Settings, results: EvalResults) -> CellResult:
+    """Return the result of a cell."""
+    metric = results.primary_metric
+    swept = dict(cell.swept)
+    if settings.tuning_mode == "adapter":
+        swept.setdefault("adapter_size", settings.adapter_size)
+    return CellResult(
+        name=cell.name,
+        task=cell.task,
+        method=cell.method,
+        kind=settings.tuning_mode,
+        settings=swept,
+        seed=cell.seed,
+        metric=metric,
+        dev=results.primary,
+        test=results.test.get("metrics", {}).get(metric),
+        metrics={name: value for name, value in results.metrics.items() if value is not None},
+        majority=results.majority.get(metric),
+        collapsed=results.collapsed,
+        loss=results.loss,
+        trained_params=results.parameters["trained"],
+        total_params=results.parameters["total"],
+        steps=results.step,
+        fingerprint=results.fingerprints.get("predictions") or "",
+    )
+
+
+@contextlib.contextmanager
+def _logged_to(path: str) -> Iterator[None]:
+    """Append the log of this block to a file."""
+    logger = logging.getLogger("tensorflow")
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handlers = list(logger.handlers)
+    handler.setFormatter(handlers[0].formatter if handlers else None)
+    logger.handlers[:] = [handler]
+    try:
+        yield
+    finally:
+        logger.handlers[:] = handlers
+        handler.close()
+
+
+@errors.exits_on_user_error
+def main() -> None:
+    """Work on the sweep in the folder that the command line names."""
+    logs.show_progress()
+    tf.logging.info("Worker %d of the sweep %s", os.getpid(), sys.argv[1])
+    work(SweepFolder(sys.argv[1]), WarmEngine())
+
+
+if __name__ == "__main__":
+    main()

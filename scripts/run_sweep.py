@@ -1,0 +1,86 @@
+r"""Run a sweep: tasks × methods × settings × seeds.
+
+    python scripts/run_sweep.py --sweep=sweep.toml --output_dir=runs/sweep
+    python scripts/run_sweep.py --preset=glue --data_dir='glue_data/{task}' --bert_dir=bert --output_dir=runs/glue
+
+docs/sweeps.md describes sweep files and presets. All flags of run_classifier.py (run_squad.py for a sweep of SQuAD)
+can be given; they replace those of the file. The same command continues an interrupted sweep, in the middle of its
+runs, and starts no finished one again. A failed run does not stop the others.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, Sequence
+
+from absl import app, flags
+
+from adapter_bert.common import errors, system
+from adapter_bert.settings import flags as settings_lib
+from adapter_bert.settings.classifier import ClassifierSettings
+from adapter_bert.settings.squad import SquadSettings
+
+system.configure_tensorflow()
+
+from adapter_bert.common import logs
+from adapter_bert.experiments import launchers, sweep_file, sweep_runner
+from adapter_bert.experiments.sweep_folder import SweepFolder
+
+FLAGS = flags.FLAGS
+
+
+def given_flags() -> Dict[str, Any]:
+    """Return the flags of runs that the command line contains, with `seeds` and `tasks` of the sweep."""
+    names = {field for kind in (ClassifierSettings, SquadSettings) for field in kind.__dataclass_fields__}
+    changes = {name: FLAGS[name].value for name in sorted(names) if FLAGS[name].present and name != "output_dir"}
+    if FLAGS.tasks:
+        changes["tasks"] = list(FLAGS.tasks)
+    if FLAGS.seeds:
+        if not all(seed.strip().isdigit() for seed in FLAGS.seeds):
+            raise errors.UserError(f"--seeds={','.join(FLAGS.seeds)}: expected integers, e.g. 1,2,3.")
+        changes["seeds"] = [int(seed) for seed in FLAGS.seeds]
+    return changes
+
+
+@errors.exits_on_user_error
+def main(argv: Sequence[str]) -> None:
+    """Run the sweep and print its table."""
+    settings_lib.reject_positional_args(argv)
+    logs.show_progress(settings_lib.verbosity(FLAGS))
+    if bool(FLAGS.sweep) == bool(FLAGS.preset):
+        raise errors.UserError("Set either --sweep or --preset.")
+    sweep = sweep_file.read(FLAGS.sweep or sweep_file.preset_path(FLAGS.preset), given_flags())
+    folder = SweepFolder(FLAGS.output_dir)
+    workers = FLAGS.workers or launchers.default_workers()
+    if FLAGS.dry_run:
+        print(sweep_runner.estimate(sweep, folder, workers))
+        return
+    folder.start(sweep)
+    if FLAGS.retry_failed:
+        folder.forget_failures(sweep)
+    if FLAGS.known_results:
+        print(f"{folder.add_known(sweep, FLAGS.known_results)} runs are taken from {FLAGS.known_results}.")
+    if FLAGS.slurm:
+        jobs = launchers.submit(folder, workers, sweep_runner.parse_options(FLAGS.slurm))
+        print(f"Submitted {len(jobs)} workers: {', '.join(jobs)}. Run this command without --slurm to see the results.")
+        return
+    if not sweep_runner.run(sweep, folder, workers):
+        sys.exit("run_sweep.py: some runs have failed; see above. --retry_failed runs them again.")
+
+
+if __name__ == "__main__":
+    settings_lib.define_flags(ClassifierSettings)
+    settings_lib.define_flags(SquadSettings)
+    flags.DEFINE_string("sweep", None, "Path of a sweep file (TOML).")
+    flags.DEFINE_string("preset", None, "Name of a sweep file that comes with the program, e.g. glue.")
+    flags.DEFINE_list("tasks", None, "Tasks to run, separated by commas. Default: those of the sweep file.")
+    flags.DEFINE_list("seeds", None, "Seeds, separated by commas. Default: those of the sweep file.")
+    flags.DEFINE_integer("workers", None, "Processes, which divide the cores. Default: one per core.", lower_bound=1)
+    flags.DEFINE_string(
+        "slurm", None, "Run the workers as SLURM jobs with these options, e.g. timeout_min=600,mem_gb=8."
+    )
+    flags.DEFINE_string("known_results", None, "results.csv of this sweep from elsewhere; its runs are not repeated.")
+    flags.DEFINE_bool("dry_run", False, "Print the number of runs, the estimated time and the disk space.")
+    flags.DEFINE_bool("retry_failed", False, "Run failed runs again.")
+    flags.mark_flags_as_required(["output_dir"])
+    app.run(main)
