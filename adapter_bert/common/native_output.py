@@ -1,6 +1,7 @@
-"""Hide what TensorFlow's C++ code prints while it is imported.
+"""Import TensorFlow quietly and faster.
 
-Newer versions report missing GPU libraries and the like on standard error before their log level takes effect.
+Newer versions report missing GPU libraries and the like on standard error before their log level takes effect. All
+versions import optional libraries, which takes a second.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import sys
 import tempfile
 from types import ModuleType
 from typing import IO, Any, Iterator, Optional, Sequence
+
+# Optional imports of TensorFlow that nothing here uses.
+_UNUSED = ("keras", "tf_keras", "h5py", "scipy")
 
 
 @contextlib.contextmanager
@@ -49,8 +53,20 @@ def _memory_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
+@contextlib.contextmanager
+def _unavailable(names: Sequence[str]) -> Iterator[None]:
+    """Make the import of these libraries fail in this context, unless they are imported already."""
+    blocked = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(blocked))  # type: ignore[arg-type]  # None stands for a missing module
+    try:
+        yield
+    finally:
+        for name in blocked:
+            del sys.modules[name]
+
+
 def hide_at_import() -> None:
-    """Hide what TensorFlow prints when it is imported. Call this before."""
+    """Hide what TensorFlow prints when it is imported, and let it import only what it needs. Call this before."""
     # Without AVX, TensorFlow aborts the process, and its message must be seen.
     cpu = pathlib.Path("/proc/cpuinfo")
     if platform.machine() == "x86_64" and not (cpu.exists() and " avx" in cpu.read_text()):
@@ -60,7 +76,7 @@ def hide_at_import() -> None:
 
 
 class _QuietFinder(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow as usual, and gives it a loader that hides its output."""
+    """Finds TensorFlow as usual, and gives it a loader that hides its output and omits optional imports."""
 
     def find_spec(
         self, name: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
@@ -75,7 +91,7 @@ class _QuietFinder(importlib.abc.MetaPathFinder):
             execute = loader.exec_module
 
             def execute_quietly(module: ModuleType) -> None:
-                with hidden():
+                with hidden(), _unavailable(_UNUSED):
                     execute(module)
 
             loader.exec_module = execute_quietly

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
+import importlib.util
 import os
 import platform
 import sys
@@ -82,10 +82,31 @@ def _add_removed_modules() -> None:
             )
 
 
+class _LazyPackage(types.ModuleType):
+    """A package whose `__init__` is executed when one of its names is used, and not to import its modules."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.__class__ = types.ModuleType  # type: ignore[assignment]
+        self.__spec__.loader.exec_module(self)  # type: ignore[union-attr]
+        return getattr(self, name)
+
+
+def _import_lazily(name: str) -> None:
+    """Import a package as a `_LazyPackage`, unless it has been imported or is not installed."""
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    if spec:
+        package = importlib.util.module_from_spec(spec)
+        package.__class__ = _LazyPackage
+        sys.modules[name] = package
+
+
 def import_estimator(name: str, package: str = "python.estimator") -> Any:
     """Import a module of the package tensorflow-estimator, e.g. `mode_keys`."""
     if tensorflow_version() > LAST_WITH_ESTIMATOR:
         _add_removed_modules()
+    _import_lazily("tensorflow_estimator")  # it imports Keras, which takes a second
     try:
         return importlib.import_module(f"tensorflow_estimator.{package}.{name}")
     except ImportError as error:
