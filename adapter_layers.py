@@ -70,9 +70,9 @@ def feedforward_adapter(
       init_scale: standard deviation of the initial weights, a normal truncated at two standard deviations.
       activation: the non-linearity of the bottleneck.
       depth: number of hidden layers.
-      normalize: applied to what the bottleneck reads, float [rows, d].
-      source: what the bottleneck reads, of the input's shape; by default the input.
-      multiply: multiply the input by 1 + the bottleneck's output, instead of adding that output.
+      normalize: function applied to the input of the bottleneck, float [rows, d].
+      source: input of the bottleneck, of the same shape as `input_tensor`, which is the default.
+      multiply: multiply `input_tensor` by 1 + the bottleneck's output, instead of adding that output.
     """
     width = input_tensor.shape.as_list()[-1]
     rows = _as_rows(input_tensor)
@@ -103,7 +103,7 @@ def _as_rows(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _normalize(rows: tf.Tensor, kind: str, real_rows: Optional[tf.Tensor]) -> tf.Tensor:
-    """Normalize float [rows, d], each row or each column, with a trained shift and scale; see `batch_norm`."""
+    """Normalize float [rows, d], by row (layer) or column (batch), with a trained shift and scale; see `batch_norm`."""
     with tf.variable_scope({"layer": "LayerNorm", "batch": "BatchNorm"}[kind]):
         options = {"shape": rows.shape.as_list()[-1:], "collections": [COLLECTION, tf.GraphKeys.GLOBAL_VARIABLES]}
         beta = tf.convert_to_tensor(tf.get_variable("beta", initializer=tf.zeros_initializer(), **options))
@@ -118,14 +118,14 @@ AdapterFn = Union[None, str, AdapterConfig, Callable[[tf.Tensor], tf.Tensor]]
 
 
 def has_batch_norm(adapter_fn: AdapterFn) -> bool:
-    """Return whether adapters compute statistics of the whole batch in training, and have side effects there."""
+    """Return whether, in training, adapters need the whole batch and update their statistics as a side effect."""
     return isinstance(adapter_fn, AdapterConfig) and adapter_fn.norm == "batch"
 
 
 def get_adapter(adapter_fn: AdapterFn, real_rows: Optional[tf.Tensor] = None) -> Callable[..., tf.Tensor]:
     """Convert the `adapter_fn` argument of `BertModel` into a function of a sub-layer's output.
 
-    Its arguments are the output, the index of the layer, the name of the sub-layer and the input of the sub-layer.
+    The function's arguments are the output, the layer index, the name of the sub-layer and the input of the sub-layer.
 
     Args:
       adapter_fn: None for no adapters; the name `feedforward_adapter` for adapters of size 64; an `AdapterConfig`; or

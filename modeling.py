@@ -133,7 +133,7 @@ class BertModel:
 
         Args:
           config: the architecture.
-          is_training: whether to apply dropout, and to normalize adapters by the statistics of the batch.
+          is_training: whether to apply dropout, and to use the statistics of the batch for batch normalization.
           input_ids: int [B, S]; both sizes may be dynamic.
           input_mask: int [B, S], 0 for padding; None for no padding.
           token_type_ids: int [B, S]; None for all zeros.
@@ -281,7 +281,7 @@ def encode(
         states.append(build(states[-1], layer))
     if real_rows is None:
         first_token = build(states[-2], config.num_hidden_layers - 1, first_only=True)
-    else:  # the first tokens alone have other statistics
+    else:  # the first tokens alone would have different statistics
         first_token = tf.reshape(states[-1], shape)[:, 0, :]
     return [tf.reshape(output, shape) for output in states[1:]], first_token
 

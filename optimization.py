@@ -179,7 +179,7 @@ class _SharedZeros:
 
 
 class AdamWeightDecayOptimizer(tf.train.Optimizer):
-    """Adam with decoupled weight decay and, as BERT was trained, without bias correction.
+    """Adam with decoupled weight decay and, by default, without bias correction, as BERT was trained.
 
     The slots are variables `<name>/adam_m` and `<name>/adam_v`, as in Google's checkpoints.
     """
@@ -229,8 +229,8 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
     def _constants(self) -> Dict[str, tf.Tensor]:
         """Return the arguments of TensorFlow's Adam kernel that do not depend on the variable."""
-        # The kernel computes 1 - beta_2 in float32, 1.3e-5 too small for 0.999, so that its second moment is `scale`
-        # times the right one. Its factor sqrt(1 - beta2_power) undoes this.
+        # The kernel computes 1 - beta_2 in float32, 1.3e-5 too small for 0.999, so its second moment is `scale` times
+        # the correct one. The factor sqrt(1 - beta2_power) compensates for this.
         scale = float(np.float32(1) - np.float32(self.beta_2)) / (1.0 - self.beta_2) if self.beta_2 < 1.0 else 1.0
         power_1, power_2 = 0.0, 0.0
         if self.bias_correction:

@@ -4,8 +4,9 @@
     python scripts/ablate.py --run runs/mnli_seed1 runs/mnli_seed2 runs/mnli_seed3 --metric=accuracy
     python scripts/ablate.py --adapter_pack=cola.safetensors --bert_dir=bert --data_dir=glue_data/CoLA
 
-The task, its data and the base are those that the run recorded. The output folder gets `ablation.json`, `ablation.csv`
-and the heat map of figure 6 (`ablation.png`, `ablation.svg`). Of several runs, e.g. seeds, these have the means.
+Task, data and base are those that the run recorded. The script writes `ablation.json`, `ablation.csv` and the heat map
+of figure 6 (`ablation.png`, `ablation.svg`) to the output folder. For several runs, e.g. with different seeds, the
+files contain means.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def parse(words: Optional[Sequence[str]]) -> argparse.Namespace:
     model.add_argument("--adapter_pack", metavar="PACK", help="a pack; needs --bert_dir, and --data_dir or --dev_file")
     option("--bert_dir", metavar="FOLDER", help="folder or name of the base; needed with --run only if it was moved")
     option("--data_dir", metavar="FOLDER", help="folder of the task's files; needed with --run only if it was moved")
-    option("--train_file", metavar="FILE", help="custom data: the training set that the dev set is split off")
+    option("--train_file", metavar="FILE", help="custom data: the training set, if the dev set is split off from it")
     option("--dev_file", metavar="FILE", help="custom data: the dev set")
     option("--metric", help="e.g. accuracy, as in figure 6; default: the primary metric of the run")
     option("--eval_batch_size", type=int, help="examples per batch; default: as in the run")
@@ -50,7 +51,7 @@ def main(words: Optional[Sequence[str]] = None) -> None:
         raise errors.UserError(
             f"--adapter_pack={args.adapter_pack} needs its base, --bert_dir, and a dev set: --data_dir or --dev_file."
         )
-    # These import TensorFlow, so only after the flags are checked.
+    # Imported only after the flags are checked, because these modules import TensorFlow.
     from adapter_bert.common import logs
     from adapter_bert.experiments import ablation
     from adapter_bert.weights.exchange.outputs import OutputFolder

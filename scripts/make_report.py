@@ -1,10 +1,10 @@
-"""Write the report of a sweep: one HTML page that needs no other file, and tables and figures as files.
+"""Write the report of a sweep: a self-contained HTML page, and the tables and figures as separate files.
 
     python scripts/make_report.py --sweep=runs/sweep
 
-The page is `report.html` in the folder of the sweep. Next to it are `tables` (Markdown, CSV and LaTeX), `figures` (PNG
-and SVG), and `results.csv` with one row per cell, e.g. for pandas. The sweep may be unfinished; run the command again
-to update the report.
+The page is `report.html` in the folder of the sweep. Next to it are the folders `tables` (Markdown, CSV and LaTeX) and
+`figures` (PNG and SVG), and `results.csv` with one row per cell, e.g. for pandas. The sweep may be unfinished; run the
+command again to update the report.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_string("sweep", None, "Output folder of the sweep.")
-    flags.DEFINE_string("output", "", "The HTML file to write; report.html in the folder of the sweep by default.")
+    flags.DEFINE_string("output", "", "HTML file to write. Default: report.html in the folder of the sweep.")
     flags.mark_flags_as_required(["sweep"])
     app.run(main)

@@ -3,9 +3,9 @@ r"""Run a sweep: tasks × methods × settings × seeds.
     python scripts/run_sweep.py --sweep=sweep.toml --output_dir=runs/sweep
     python scripts/run_sweep.py --preset=glue --data_dir='glue_data/{task}' --bert_dir=bert --output_dir=runs/glue
 
-docs/sweeps.md describes sweep files and presets. All flags of run_classifier.py (run_squad.py for a sweep of SQuAD)
-can be given; they replace those of the file. The same command continues an interrupted sweep, in the middle of its
-runs, and starts no finished one again. A failed run does not stop the others.
+docs/sweeps.md describes sweep files and presets. All flags of run_classifier.py (for SQuAD sweeps, of run_squad.py) are
+accepted and override those in the file. To resume an interrupted sweep, repeat the command: interrupted runs continue
+where they stopped, and finished ones are not repeated. A failed run does not stop the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FLAGS = flags.FLAGS
 
 
 def given_flags() -> Dict[str, Any]:
-    """Return the flags of runs that the command line contains, with `seeds` and `tasks` of the sweep."""
+    """Return the run flags set on the command line, and `tasks` and `seeds` of the sweep if they are set."""
     names = {field for kind in (ClassifierSettings, SquadSettings) for field in kind.__dataclass_fields__}
     changes = {name: FLAGS[name].value for name in sorted(names) if FLAGS[name].present and name != "output_dir"}
     if FLAGS.tasks:
@@ -72,15 +72,17 @@ if __name__ == "__main__":
     settings_lib.define_flags(ClassifierSettings)
     settings_lib.define_flags(SquadSettings)
     flags.DEFINE_string("sweep", None, "Path of a sweep file (TOML).")
-    flags.DEFINE_string("preset", None, "Name of a sweep file that comes with the program, e.g. glue.")
+    flags.DEFINE_string("preset", None, "Name of a built-in sweep file, e.g. glue.")
     flags.DEFINE_list("tasks", None, "Tasks to run, separated by commas. Default: those of the sweep file.")
     flags.DEFINE_list("seeds", None, "Seeds, separated by commas. Default: those of the sweep file.")
-    flags.DEFINE_integer("workers", None, "Processes, which divide the cores. Default: one per core.", lower_bound=1)
+    flags.DEFINE_integer("workers", None, "Processes, which share the cores. Default: one per core.", lower_bound=1)
     flags.DEFINE_string(
         "slurm", None, "Run the workers as SLURM jobs with these options, e.g. timeout_min=600,mem_gb=8."
     )
-    flags.DEFINE_string("known_results", None, "results.csv of this sweep from elsewhere; its runs are not repeated.")
-    flags.DEFINE_bool("dry_run", False, "Print the number of runs, the estimated time and the disk space.")
+    flags.DEFINE_string(
+        "known_results", None, "results.csv of this sweep, e.g. from another machine; its runs are not repeated."
+    )
+    flags.DEFINE_bool("dry_run", False, "Only print the number of runs, and the estimated time and disk space.")
     flags.DEFINE_bool("retry_failed", False, "Run failed runs again.")
     flags.mark_flags_as_required(["output_dir"])
     app.run(main)

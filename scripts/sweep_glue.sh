@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Train one GLUE task with five seeds, with the flags of the original BERT, and print the scores of each seed and their
-# mean.
+# Train one GLUE task with five seeds, using the flags of the original BERT, and print the scores of each seed and their
+# means.
 #
 #   scripts/sweep_glue.sh CoLA glue_data/CoLA bert runs/cola_seeds [further flags of run_classifier.py]
 #
-# The same command continues an interrupted sweep. scripts/run_sweep.py does more, and faster.
+# The same command continues an interrupted sweep. scripts/run_sweep.py is faster and can do more.
 set -euo pipefail
 if [ $# -lt 4 ]; then
   echo "Usage: $0 TASK DATA_DIR BERT_DIR OUTPUT_DIR [flags]" >&2

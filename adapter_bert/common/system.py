@@ -48,7 +48,7 @@ def configure_tensorflow(verbose: bool = False) -> None:
         os.environ.pop("TF_USE_LEGACY_KERAS", None)
     if "tensorflow" not in sys.modules and sys.excepthook is sys.__excepthook__:  # in a program, not in a notebook
         sys.excepthook = _report_failed_start
-        # Imports and graphs create a million objects that stay alive. Searching them for garbage takes seconds, also
+        # Imports and graphs create a million objects that stay alive. Searching them for garbage takes seconds, even
         # at exit.
         gc.set_threshold(200_000, 20, 100)
         atexit.register(gc.freeze)

@@ -154,9 +154,10 @@ def without_autotuning() -> tf.data.Options:
 
 
 def start_iterator(iterator: tf.data.Iterator, dataset: tf.data.Dataset) -> tf.Operation:
-    """Return the operation that lets an iterator start at the beginning of a dataset."""
+    """Return the operation that moves an iterator to the beginning of a dataset."""
     if tensorflow_version() < (2, 0):
-        # 1.15 does it only for iterators of one dataset. Some optimizations change the order of the examples.
+        # TensorFlow 1.15 applies the options only for iterators of one dataset. They matter, because some optimizations
+        # change the order of the examples.
         dataset = dataset._apply_options()
     return iterator.make_initializer(dataset)
 

@@ -114,8 +114,8 @@ def run_config(device: Device, model_dir: str, seed: int, save_checkpoints_steps
         tf_random_seed=seed,
         # On a TPU the estimator creates its own session config.
         session_config=session_config() if device.supports_hooks else None,
-        # Hooks of this project save and write summaries. The estimator's own saver would also write the graph, which is
-        # larger than the weights.
+        # This project's hooks save checkpoints and write summaries. The estimator's own saver would also write the
+        # graph, which is larger than the weights.
         save_checkpoints_steps=None if device.supports_hooks else save_checkpoints_steps,
         save_checkpoints_secs=None,
         save_summary_steps=0 if device.supports_hooks else 100,

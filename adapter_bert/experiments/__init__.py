@@ -1,1 +1,1 @@
-"""Experiments that consist of many runs: streams of tasks."""
+"""Experiments on many runs or trained networks: streams of tasks, sweeps and ablations."""

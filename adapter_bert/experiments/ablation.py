@@ -39,7 +39,7 @@ _FIXED = {"do_train": False, "do_eval": True, "do_predict": False, "use_tpu": Fa
 
 
 def find_all_settings(sources: Sequence[str], changes: Mapping[str, Any]) -> List[ClassifierSettings]:
-    """Return `find_settings` of several runs; raise a `UserError` unless they are of one task."""
+    """Return `find_settings` for each run; raise a `UserError` unless all of them are of one task."""
     found = [find_settings(source, changes) for source in sources]
     names = {(settings.task_name or "").lower(): source for source, settings in zip(sources, found)}
     if len(names) > 1:
@@ -51,7 +51,7 @@ def find_all_settings(sources: Sequence[str], changes: Mapping[str, Any]) -> Lis
 
 
 def find_settings(source: str, changes: Mapping[str, Any]) -> ClassifierSettings:
-    """Return the settings to evaluate a run on its own dev split, or a pack on that of `changes`.
+    """Return the settings to evaluate a run on its own dev split, or a pack on the dev split that `changes` names.
 
     Args:
       source: the output folder of a run, or a pack.
@@ -83,7 +83,7 @@ def find_settings(source: str, changes: Mapping[str, Any]) -> ClassifierSettings
 
 
 def _values_of_pack(config: packs.PackConfig) -> Dict[str, Any]:
-    """Return the settings that a pack records. They have no paths."""
+    """Return the settings that a pack records. They contain no paths."""
     adapter = dict(config.adapter or {})
     layers = adapter.get("layers")
     adapter["layers"] = "all" if layers is None else ",".join(map(str, layers))
@@ -94,7 +94,7 @@ def _values_of_pack(config: packs.PackConfig) -> Dict[str, Any]:
 
 
 def _values_of_run(path: str) -> Dict[str, Any]:
-    """Return the settings that a run records: all of them in its results, absolute paths in its settings."""
+    """Return the settings of a run: all of them from its results file, and absolute paths from its settings file."""
     folder, values = RunFolder(path), {}
     if tf.gfile.Exists(folder.file(RESULTS_FILE)):
         values.update(_known(folder.read_results().settings, folder.file(RESULTS_FILE)))
@@ -105,7 +105,7 @@ def _values_of_run(path: str) -> Dict[str, Any]:
 
 
 def _known(values: Mapping[str, Any], where: str) -> Dict[str, Any]:
-    """Return those values that are settings; raise a `UserError` if one has the wrong type."""
+    """Return the values whose names are settings; raise a `UserError` if one has the wrong type."""
     hints = typing.get_type_hints(ClassifierSettings)
     known = {name: value for name, value in values.items() if name in hints}
     json_files.check_types(known, {name: hints[name] for name in known}, where)
@@ -137,7 +137,7 @@ class RunAblation:
 
 
 def ablate(settings: ClassifierSettings) -> RunAblation:
-    """Score the dev split of a run or a pack, see `find_settings`. Writes nothing but features."""
+    """Score the dev split of a run or a pack with all adapters and without each span. Only features are written."""
     engine = Engine()
     with RunFolder(settings.output_dir or "") as folder, files.user_errors():
         data = classification.load_data(settings)
@@ -167,7 +167,7 @@ def ablate(settings: ClassifierSettings) -> RunAblation:
 
 
 def _check_score(known: Optional[EvalResults], metric: str, score: float, path: str) -> None:
-    """Warn if a run's own score of the same weights differs from that with all adapters."""
+    """Warn if the score with all adapters differs from the one that the run recorded for the same weights."""
     own = known.metrics.get(metric) if known else None
     if own is not None and abs(own - score) > 1e-6:
         tf.logging.warning(
@@ -194,7 +194,7 @@ def mean_changes(runs: Sequence[RunAblation]) -> np.ndarray:
 
 
 def summarize(runs: Sequence[RunAblation]) -> Dict[str, Any]:
-    """Return what section 3.6 reports. Scores are in percent, changes in points, both means over the runs."""
+    """Return the numbers that section 3.6 reports: scores in percent, changes in points, both means over the runs."""
     changes, layers = mean_changes(runs), runs[0].layers
     single = int(changes.diagonal().argmin())
     summary: Dict[str, Any] = {
@@ -231,7 +231,7 @@ def format_summary(runs: Sequence[RunAblation]) -> str:
 
 
 def write(output: OutputFolder, runs: Sequence[RunAblation]) -> List[str]:
-    """Write the ablation as JSON, CSV and heat map; return the paths."""
+    """Write the ablation as JSON, CSV and a heat map; return the paths."""
     changes, first = mean_changes(runs), runs[0]
     rows = [
         {

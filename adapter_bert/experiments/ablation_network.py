@@ -48,9 +48,10 @@ def predict(trainer: Trainer, split: SplitFeatures) -> Dict[Optional[Span], List
 
 
 def second_layers_recorded(found: List[List[tf.Tensor]]) -> ContextManager[Any]:
-    """Return a context in which BERT is built, which adds weights2 and biases2 of layer `n` to `found[n]`.
+    """Return a context for building BERT that appends weights2 and biases2 of layer `n` to `found[n]`.
 
-    They are tensors between variables and adapters. An adapter is removed by feeding zeros: x + 0 · h + 0.
+    The appended tensors stand between the variables and the adapter that reads them. To remove the adapter, feed zeros
+    for them: x + 0 · h + 0.
     """
 
     def get_variable(getter: Callable, name: str, *args: Any, **options: Any) -> tf.Tensor:
@@ -66,15 +67,15 @@ def second_layers_recorded(found: List[List[tf.Tensor]]) -> ContextManager[Any]:
 class _Network:
     """The graph, which reads the batches of a split, and its session.
 
-    To remove a span, only its last layer and those above are computed: the input of the last layer is known from the
-    span that ends one layer below, or from the network with all adapters. The session is fed with it. With twelve
-    layers, each batch takes 387 evaluations of a layer instead of 948.
+    To remove a span, compute only its last layer and the layers above. The input of the last layer is fed: it is known
+    from the span that ends one layer below, or from the network with all adapters. With twelve layers, each batch takes
+    387 layer evaluations instead of 948.
     """
 
     def __init__(self, trainer: Trainer, split: SplitFeatures) -> None:
         self._spec = trainer.spec
         self._layers = self._spec.config.num_hidden_layers
-        # Of each layer: its inputs, one for each half of a batch, and the second layers of its adapters.
+        # For each layer: its inputs, one for each half of a batch, and the second layers of its adapters.
         self._inputs: List[List[tf.Tensor]] = [[] for _ in range(self._layers)]
         self._second: List[List[tf.Tensor]] = [[] for _ in range(self._layers)]
         assigner = WeightAssigner(trainer.weights.assignments)
@@ -82,7 +83,7 @@ class _Network:
             input_fn = split.scoring_input_fn(trainer.settings, self._spec.head.label_types)
             iterator = tf.data.make_initializable_iterator(input_fn({"batch_size": split.batch_size}))
             self._batch: Dict[str, tf.Tensor] = iterator.get_next()
-            # As in `ModelFn.forward`, which gives bit-identical results.
+            # As in `ModelFn.forward`, for bit-identical results.
             splits = trainer.settings.device.splits_batches
             build = functools.partial(self._build, share_layers=splits)
             with assigner.creating_variables(), second_layers_recorded(self._second), fused_ops.compiling(False):
@@ -120,7 +121,7 @@ class _Network:
                     return
                 yield [(None, values["predictions"])]
                 batch = {self._batch[name]: value for name, value in values["batch"].items()}
-                # In a second run, because fetching them changes how TensorFlow fuses operations, and so the rounding.
+                # Use a second run: fetching the inputs changes how TensorFlow fuses operations, and thus rounding.
                 for first, states in enumerate(self._session.run(self._inputs, batch)):
                     yield list(self._without_spans(batch, first, states))
 

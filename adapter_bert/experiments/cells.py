@@ -1,7 +1,8 @@
-"""The result of one cell of a sweep, i.e. of one run, and a CSV file of many.
+"""The result of one cell of a sweep, i.e. of one run, and the CSV file of many results.
 
-The file has one row per cell. Settings are in columns `setting.<flag>`, as JSON (`3e-4`, `true`, `null`) or, where that
-is no JSON, as plain text (`both`); a cell without a setting leaves it empty. Scores are in columns `metrics.<name>`.
+The file has one row per cell. Columns `setting.<flag>` contain JSON (`3e-4`, `true`, `null`) or, for strings that are
+not valid JSON, plain text (`both`); they are empty for cells without the setting. Columns `metrics.<name>` contain
+scores.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from adapter_bert.common import errors, files
 
 VERSION = 1
 _SETTING, _METRIC = "setting.", "metrics."
-# Only the scores of SQuAD are in percent.
+# Only SQuAD's scores are already in percent.
 _PERCENT_METRICS = ("exact_match", "exact")
 
 
@@ -55,7 +56,8 @@ class CellResult:
     def trained_share(self) -> float:
         """Trained parameters as a fraction of a BERT without adapters.
 
-        With adapters, the frozen weights stand for that BERT: all but its LayerNorms, 0.03 % of BERT-base.
+        With adapters, the number of frozen weights is used as the size of that BERT. It lacks only the LayerNorms,
+        0.03 % of BERT-base.
         """
         base = self.total_params - self.trained_params if self.kind == "adapter" else self.total_params
         return self.trained_params / base
@@ -87,7 +89,7 @@ def _to_row(cell: CellResult) -> Dict[str, Any]:
 
 
 def _to_text(value: Any) -> str:
-    """Return JSON, or the plain text of a string that is not empty and no JSON."""
+    """Return a value as JSON, or as plain text if it is a non-empty string that is not valid JSON."""
     return value if isinstance(value, str) and value and _from_text(value) == value else json.dumps(value)
 
 
@@ -99,9 +101,9 @@ def _from_text(text: str) -> Any:
 
 
 def read(path: str) -> List[CellResult]:
-    """Read a file of `write`; raise a `UserError` if it is damaged or of another version.
+    """Read a file written by `write`; raise a `UserError` if it is damaged or of another version.
 
-    Additional columns, as spreadsheets and pandas add them, are ignored.
+    Additional columns, e.g. those that spreadsheets and pandas add, are ignored.
     """
     try:
         text = files.read_bytes(path, f"Cannot read the results {path}").decode("utf-8-sig")
@@ -139,7 +141,7 @@ def _from_row(row: Mapping[str, Any], where: str) -> CellResult:
     )
 
 
-# `True` is how pandas writes it.
+# Booleans are case-insensitive, because pandas writes `True`.
 _PARSERS: Dict[Any, Callable[[str], Any]] = {
     str: str,
     int: int,

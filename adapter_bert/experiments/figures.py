@@ -48,7 +48,7 @@ LAYER_NORM = Style("LayerNorm only", "#009E73", "^", ":", ("layer_norm",))
 HEAD = Style("Head only", "#CC79A7", "v", ":", ("head",))
 FULL = Style("Full fine-tuning", "#0072B2", "s", "--", ("full",))
 _STYLES = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD)
-# Of series without a fixed meaning, e.g. tasks.
+# For series without a fixed meaning, e.g. tasks.
 _COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#000000", "#56B4E9")
 _CYCLE = list(zip(_COLORS * 2, "os^vDPX*<>hp", ("-", "--", ":", "-.") * 3))
 
@@ -59,7 +59,7 @@ def save(figure: Figure, stem: str) -> List[str]:
     for path in paths:
         content = io.BytesIO()
         with matplotlib.rc_context({"svg.hashsalt": "adapter-bert"}):
-            # Without dates and versions.
+            # Leave out dates and versions.
             metadata = {"Software": None} if path.endswith(".png") else {"Date": None, "Creator": None}
             figure.savefig(content, format=path[-3:], dpi=150, metadata=metadata)
         files.write_bytes(path, content.getvalue())
@@ -164,7 +164,7 @@ def _finish(axes: Axes, summaries: Sequence[Summary], split: str) -> None:
 
 
 def _by_value(cells: Sequence[CellResult], flag: str, split: str) -> Dict[Any, Summary]:
-    """Return value of the flag -> summary of the method and the other settings that are best with it."""
+    """Return value of the flag -> summary of the method and other settings that are best with this value."""
     values = group((cell for cell in cells if cell.settings.get(flag) is not None), lambda cell: cell.settings[flag])
     return {value: summarize(best_of(values[value], ""), split)[0] for value in sorted(values)}
 
@@ -172,7 +172,7 @@ def _by_value(cells: Sequence[CellResult], flag: str, split: str) -> Dict[Any, S
 def init_scale_figure(cells: Sequence[CellResult], split: str = "dev", flag: str = "adapter_init_scale") -> Figure:
     """Return figure 6, right: score against the initial scale of the adapters, a line per task.
 
-    The band reaches from the lowest to the highest score over the seeds.
+    The band spans the lowest to the highest score over the seeds.
     """
     figure, (axes,) = _panels(["Initial scale of adapters"], "initial scale")
     all_summaries: List[Summary] = []
@@ -192,7 +192,7 @@ def init_scale_figure(cells: Sequence[CellResult], split: str = "dev", flag: str
 
 
 def learning_rate_figure(cells: Sequence[CellResult], tasks: Sequence[str], split: str = "dev") -> Figure:
-    """Return figure 7: adapters and full fine-tuning at each learning rate, with the best of all other settings.
+    """Return figure 7: adapters and full fine-tuning at each learning rate, with the best values of other settings.
 
     Small markers are the scores of the seeds.
     """
@@ -221,8 +221,8 @@ def learning_rate_figure(cells: Sequence[CellResult], tasks: Sequence[str], spli
 def expected_performance_figure(cells: Sequence[CellResult]) -> Figure:
     """Return the expected best dev score against the number of settings that are tried, a panel per task.
 
-    This is the expected validation performance of Dodge et al. (2019), "Show Your Work". Each seed that has run all
-    settings of a method gives a curve; the line is their mean, the band reaches from the lowest to the highest. A run
+    This is the expected validation performance of Dodge et al. (2019), "Show Your Work". Each seed that ran all
+    settings of a method gives a curve; the line is their mean, and the band spans the lowest to the highest. A run
     without a finite score counts as a constant prediction.
     """
     tasks = group(cells, lambda cell: cell.task)
@@ -243,7 +243,7 @@ def expected_performance_figure(cells: Sequence[CellResult]) -> Figure:
 
 
 def _scores_of_grid(trials: Sequence[CellResult]) -> List[List[float]]:
-    """Return the scores of all settings, for each seed that has the most settings: others ran the best one only."""
+    """Return the scores of all settings for each seed that ran the whole grid; others ran only the best setting."""
     scores: Dict[int, List[float]] = collections.defaultdict(list)
     for cell in trials:
         score = cell.percent()
@@ -299,7 +299,7 @@ def _draw_spans(axes: Axes, matrix: np.ndarray) -> AxesImage:
 def reproduction_figure(cells: Sequence[CellResult]) -> Figure:
     """Return the bar chart of the course's reproduction: dev accuracy of BERT with and without adapters.
 
-    Its numbers, which have no spread, are next to the own ones, of adapters of size 64.
+    The course's numbers, which have no spread, are shown next to those of the sweep, with adapters of size 64.
     """
     tasks = ["CoLA", "MRPC"]
     accuracy = [cell for cell in with_metric(cells, "accuracy") if cell.task in tasks]

@@ -1,4 +1,4 @@
-"""Start the workers of a sweep: on this machine, or as jobs of SLURM."""
+"""Start the workers of a sweep: on this machine, or as SLURM jobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def core_groups(workers: int) -> List[List[int]]:
 
 
 class _Worker:
-    """A worker process and what it announces."""
+    """A worker process and the cells that it announces."""
 
     def __init__(self, folder: SweepFolder, index: int, cores: Sequence[int]) -> None:
         os.makedirs(folder.file("workers"), exist_ok=True)
@@ -46,7 +46,7 @@ class _Worker:
         self.process: subprocess.Popen = self.start()
 
     def start(self) -> subprocess.Popen:
-        """Start the process, again if it has ended."""
+        """Start the process, or restart it after it has ended."""
         package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
         with open(self._announced, "wb") as output, open(self._log, "ab") as log:
@@ -73,7 +73,7 @@ class _Worker:
 
 
 def run_locally(folder: SweepFolder, sweep: Sweep, workers: int, report: Callable[[int], None]) -> None:
-    """Run the sweep with this many processes, which divide the cores; call `report` with the number that works.
+    """Run the sweep with this many processes, which share the cores; call `report` with the number of busy ones.
 
     A worker that is killed is replaced, and its cell continues from its checkpoint.
     """
@@ -88,7 +88,7 @@ def run_locally(folder: SweepFolder, sweep: Sweep, workers: int, report: Callabl
 
 
 def _is_needed(worker: _Worker, folder: SweepFolder, sweep: Sweep) -> bool:
-    """Return whether a worker runs; replace one that was killed."""
+    """Return whether a worker is still needed; restart it if it was killed."""
     code = worker.process.poll()
     if code is None:
         return True
@@ -116,7 +116,7 @@ def _stop(workers: Sequence[_Worker]) -> None:
 
 
 class SlurmWorker:
-    """A worker as a job of `submitit`. A job that reaches its time limit is queued again."""
+    """A worker as a `submitit` job. A job that reaches its time limit is requeued."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -135,7 +135,7 @@ class SlurmWorker:
 
 
 def submit(folder: SweepFolder, workers: int, options: Dict[str, Any]) -> List[str]:
-    """Submit the workers of a sweep to SLURM as one array of jobs; return the ids of the jobs."""
+    """Submit the workers of a sweep to SLURM as one job array; return the job ids."""
     try:
         import submitit
     except ImportError:
@@ -148,5 +148,5 @@ def submit(folder: SweepFolder, workers: int, options: Dict[str, Any]) -> List[s
 
 
 def default_workers() -> int:
-    """Return the number of workers for this machine: small networks use one core best."""
+    """Return the number of workers for this machine: one per core, which is most efficient for small networks."""
     return parallel.num_cores()

@@ -1,7 +1,7 @@
 """Published numbers to compare with, in percent.
 
-Tables 1 and 2 and Section 3.6 of Houlsby et al. (2019), "Parameter-Efficient Transfer Learning for NLP", and a
-reproduction of it by a course (University of Virginia, CS 6316, fall 2019).
+Tables 1 and 2 and Section 3.6 of Houlsby et al. (2019), "Parameter-Efficient Transfer Learning for NLP", and a course's
+reproduction of the paper (University of Virginia, CS 6316, fall 2019).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Dict, NamedTuple, Optional, Tuple
 
 
 class Published(NamedTuple):
-    """A method of the paper: its scores in order of the tasks, and the last number of its row or column."""
+    """A method of the paper: its scores in the order of the tasks, and the last number of its row or column."""
 
     total_params: Optional[float]  # of all tasks, as a multiple of one BERT
     trained_percent: Optional[float]  # per task, in percent of one BERT
@@ -20,7 +20,7 @@ class Published(NamedTuple):
 
 
 # Table 1, test sets scored by the GLUE server; BERT-large. Column of the paper -> task, metric. The last number is
-# not the mean of the others, but the score of the server: with WNLI and the second metrics of MRPC, STS-B and QQP.
+# not the mean of the others, but the server's score, which includes WNLI and the second metrics of MRPC, STS-B and QQP.
 GLUE_TASKS = {
     "CoLA": ("CoLA", "matthews"),
     "SST": ("SST-2", "accuracy"),

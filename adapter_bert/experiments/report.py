@@ -1,6 +1,6 @@
 """The report of a sweep: one HTML page with tables, figures, settings, and the curves and log of each cell.
 
-The page needs no other file, no script and no network. The same folder gives the same page.
+The page is self-contained: it needs no other files, scripts or network access. The same folder gives the same page.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def write(folder: str, output: str = "") -> str:
     """Write the report of the sweep in a folder, and its tables and figures as files; return the path of the report.
 
     Args:
-      folder: output folder of the sweep, which gets the folders `tables` and `figures`.
+      folder: output folder of the sweep. The folders `tables` and `figures` are created in it.
       output: the HTML file; `report.html` in the folder of the sweep by default.
     """
     record = report_data.read(folder)
@@ -103,7 +103,7 @@ def _methods(cells: Iterable[CellResult], *kinds: str) -> List[str]:
 
 
 def _values(cells: Iterable[CellResult], flag: str, *kinds: str) -> int:
-    """Return the number of values of a setting."""
+    """Return the number of distinct values of a setting."""
     found = {cell.settings.get(flag) for cell in cells if cell.kind in kinds}
     return len(found - {None})
 
@@ -132,11 +132,11 @@ def _figures_of_suites(cells: Sequence[CellResult]) -> List[FigureOfReport]:
         for cell in runs
     ]
     if scaled:
-        caption = "Dev score against the initial scale of the adapters; bands from the lowest to the highest seed"
+        caption = "Dev score against the initial scale of the adapters; bands span the lowest to the highest seed"
         found.append(FigureOfReport("init_scale", caption, figures.init_scale_figure(scaled)))
     course = [cell for cell in cells if cell.task in ("CoLA", "MRPC") and "accuracy" in cell.metrics]
     if any(cell.kind == "full" or cell.settings.get("adapter_size") == 64 for cell in course):
-        caption = "Dev accuracy with and without adapters, next to the reproduction by a course"
+        caption = "Dev accuracy with and without adapters, next to a course's reproduction of the paper"
         found.append(FigureOfReport("reproduction", caption, figures.reproduction_figure(course)))
     return found
 
@@ -149,10 +149,10 @@ def _figures_of_tasks(cells: Sequence[CellResult]) -> List[FigureOfReport]:
             caption = f"{task}: dev score against trained parameters, mean ± s.e.m. over seeds"
             found.append(FigureOfReport(f"params_{name}", caption, figures.params_figure(runs, [task])))
         if _values(runs, "learning_rate", "adapter", "full") > 1:
-            caption = f"{task}: dev score at each learning rate, with the best of all other settings"
+            caption = f"{task}: dev score at each learning rate, with the best values of other settings"
             found.append(FigureOfReport(f"learning_rate_{name}", caption, figures.learning_rate_figure(runs, [task])))
         if any(len({_as_json(cell.settings) for cell in each}) > 1 for each in group(runs, _method_of).values()):
-            caption = f"{task}: expected best dev score of a method against the number of settings that are tried"
+            caption = f"{task}: expected best dev score of each method against the number of settings tried"
             figure = figures.expected_performance_figure(runs)
             found.append(FigureOfReport(f"expected_performance_{name}", caption, figure))
     return found
@@ -167,7 +167,7 @@ def _as_json(value: Any) -> str:
 
 
 def render(record: SweepRecord, shown: Sequence[TableOfReport], images: Sequence[Tuple[str, bytes]]) -> str:
-    """Return the page; `images` are caption and SVG."""
+    """Return the page; `images` are pairs of caption and SVG."""
     blocks: Dict[str, List[str]] = {"comparison": [], "summary": [], "paper": []}
     for stem, caption, table in shown:
         block = blocks.get(stem.split("_")[0], blocks["paper"])

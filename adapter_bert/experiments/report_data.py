@@ -66,7 +66,7 @@ class SweepRecord:
 
     @property
     def not_started(self) -> int:
-        """Number of cells without any files. The best setting of a grid is run with the remaining seeds, too."""
+        """Number of cells without any files. The best setting of a grid also runs with the remaining seeds."""
         total, more = 0, len(self.sweep["seeds"]) - len(self.sweep["grid_seeds"])
         for method in self.sweep["methods"]:
             points = int(np.prod([len(values) for values in method["grid"].values()]))
@@ -75,7 +75,7 @@ class SweepRecord:
 
 
 def read(folder: str) -> SweepRecord:
-    """Read a sweep's folder; raise a `UserError` if it is none, or of another version."""
+    """Read a sweep's folder; raise a `UserError` if it is not one, or if it is of another version."""
     sweep = _read_sweep(os.path.join(folder, _SWEEP_FILE))
     path = os.path.join(folder, RESULTS_FILE)
     results = cells.read(path) if os.path.exists(path) else []

@@ -1,6 +1,7 @@
 """Select the best settings of a sweep on the dev split.
 
-Selection is idempotent: the functions for statistics, tables and figures select again, and accept all cells of a sweep.
+Selection is idempotent. The functions for statistics, tables and figures select by themselves, so they also accept all
+cells of a sweep.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ def by_task_and_method(cells: Iterable[CellResult]) -> Dict[Tuple[str, str], Lis
 
 
 def select_best(cells: Iterable[CellResult]) -> List[CellResult]:
-    """Return the cells, of all seeds, of each task's and method's best setting on dev.
+    """Return the cells, for all seeds, of the best setting on dev for each task and method.
 
-    The best setting has the highest mean over its seeds; ties go to the lower mean loss. Settings with a run without a
-    finite score come last: leaving out diverged runs would favor unstable settings.
+    The best setting has the highest mean over its seeds; ties go to the lower mean loss. Settings with a diverged run,
+    which has no finite score, come last: ignoring such runs would favor unstable settings.
     """
     best = []
     for (task, method), candidates in by_task_and_method(cells).items():
@@ -55,7 +56,7 @@ def _rank(cells: Iterable[CellResult]) -> Tuple[bool, float, float]:
     scores = [cell.percent() for cell in cells]
     finite = [score for score in scores if score is not None]
     losses = [math.inf if cell.loss is None else cell.loss for cell in cells]
-    mean = round(float(np.mean(finite)), 9) if finite else -math.inf  # equal scores in another order are a tie
+    mean = round(float(np.mean(finite)), 9) if finite else -math.inf  # the same scores in another order are a tie
     return len(finite) == len(scores), mean, -float(np.mean(losses))
 
 

@@ -1,7 +1,7 @@
 """Statistics over the seeds of a sweep. All scores are in percent.
 
-Collapsed runs, which predict a constant, are part of all statistics and counted. Runs without a finite score are only
-counted.
+Collapsed runs, which predict a constant, are counted and included in all statistics. Runs without a finite score are
+only counted.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class MacroAverage:
 
 @dataclasses.dataclass(frozen=True)
 class TradeOffPoint:
-    """Score minus that of full fine-tuning for one method, over tasks."""
+    """The score of one method minus that of full fine-tuning, over tasks."""
 
     method: str
     kind: str
@@ -133,7 +133,7 @@ def _by_seed(runs: Sequence[CellResult], split: str) -> Dict[int, float]:
 def bootstrap_interval(scores: Sequence[float]) -> Optional[Interval]:
     """Return the 95 % BCa bootstrap interval of the mean; None for fewer than two scores.
 
-    With three to five seeds, it is too narrow, as all bootstrap intervals: read it with the number of seeds.
+    Like all bootstrap intervals, it is too narrow for three to five seeds: read it together with the number of seeds.
     """
     if len(scores) < 2:
         return None
@@ -143,7 +143,7 @@ def bootstrap_interval(scores: Sequence[float]) -> Optional[Interval]:
 
 
 def _bootstrap(samples: List[np.ndarray], method: str) -> Interval:
-    """Return the interval of the mean over samples of the mean of each, with the same random numbers every time."""
+    """Return the interval of the mean of the samples' means, with the same random numbers every time."""
     result = stats.bootstrap(
         samples,
         lambda *drawn, axis: sum(each.mean(axis=axis) for each in drawn) / len(drawn),
@@ -202,8 +202,8 @@ def macro_average(
 ) -> Optional[MacroAverage]:
     """Return the mean over these tasks; None if one has no score.
 
-    The bootstrap draws seeds within each task. A task with one seed is taken as it is, so that the interval covers the
-    variation of the others; there is no interval if all have one.
+    The bootstrap resamples the seeds of each task. A task with one seed is kept as it is, so the interval covers only
+    the variation of the other tasks. There is no interval if every task has one seed.
     """
     summaries = {each.task: each for each in summarize(cells, split) if each.method == method and each.n}
     if not tasks or any(task not in summaries for task in tasks):
@@ -211,7 +211,7 @@ def macro_average(
     samples = [np.asarray(summaries[task].scores) for task in tasks]
     interval = None
     if any(len(sample) > 1 for sample in samples):
-        # SciPy needs two observations: a score twice stays the same in every draw.
+        # SciPy needs two observations. A repeated score is the same in every draw.
         samples = [np.repeat(sample, 2) if len(sample) == 1 else sample for sample in samples]
         interval = _bootstrap(samples, "percentile")  # BCa supports several samples only in later versions of SciPy
     return MacroAverage(method, split, tuple(tasks), float(np.mean([each.mean() for each in samples])), interval)
@@ -230,7 +230,7 @@ def expected_maximum(scores: Sequence[float]) -> List[float]:
 def trade_off(cells: Iterable[CellResult], split: str = "dev") -> List[TradeOffPoint]:
     """Return each method's score relative to full fine-tuning over all tasks, by number of trained parameters.
 
-    Tasks without a run of full fine-tuning are left out.
+    Tasks without a run of full fine-tuning are excluded.
     """
     summaries = [each for each in summarize(cells, split) if each.n]
     full = {each.task: np.mean(each.scores) for each in summaries if each.kind == "full"}

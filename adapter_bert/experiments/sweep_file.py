@@ -4,16 +4,16 @@ A sweep file is a TOML file:
 
     tasks = ["CoLA", "MRPC"]
     seeds = [1, 2, 3]
-    grid_seeds = [1]                  # optional: seeds for the whole grid; the best setting then gets all seeds
+    grid_seeds = [1]                  # optional: seeds of the grid search; the best setting then runs with all seeds
 
-    [flags]                           # of run_classifier.py, or of the `program`, for all cells
+    [flags]                           # flags of run_classifier.py, or of `program`, for all cells
     data_dir = "glue_data/{task}"     # {task} is replaced by the name of the task
     bert_dir = "minilm"
 
     [task.CoLA]                       # flags of one task
     max_seq_length = 64
 
-    [method.adapters]                 # further keys are flags of this method
+    [method.adapters]                 # all keys but each and grid are flags of this method
     tuning_mode = "adapter"
     each.adapter_size = [8, 64]       # one method for each value
     grid.learning_rate = [3e-4, 3e-3] # the best value for each task and method is selected on the dev set
@@ -52,11 +52,11 @@ _FOLDERS = {"MNLI-mm": "MNLI"}
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A row of the results: flags, and a grid of settings of which the best is selected."""
+    """A row of the results: flags, and a grid of settings from which the best is selected."""
 
     name: str
     flags: Mapping[str, Any]
-    swept: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # its values of `each`
+    swept: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # this method's values of `each`
     grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     def settings(self) -> Iterator[Dict[str, Any]]:
@@ -82,7 +82,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """A unique name in the sweep, which is also the path of its run folder."""
+        """A name that is unique in the sweep and is also the path of the cell's folder."""
         parts = [self.task, self.method, self.setting, f"seed={self.seed}"]
         return "/".join(re.sub(r"[^\w.,=+ -]", "_", part) for part in parts if part)
 
@@ -104,14 +104,14 @@ class Sweep:
         """Return the cells of the grid, which do not depend on results."""
         return [
             self.cell(task, method, swept, seed)
-            for method in self.methods  # first, because cells of one method can share a graph
+            for method in self.methods  # outer loop: cells of one method can share a graph
             for task in self.tasks
             for swept in method.settings()
             for seed in self._seeds_of_grid(method)
         ]
 
     def _seeds_of_grid(self, method: Method) -> Tuple[int, ...]:
-        """Return the seeds for all points of a grid. Where nothing is selected, these are all seeds."""
+        """Return the seeds of the grid search, or all seeds if there is nothing to select."""
         return self.grid_seeds if len(list(method.settings())) > 1 else self.seeds
 
     def more_seeds(self, task: str, method: Method, swept: Mapping[str, Any]) -> List[Cell]:
@@ -145,14 +145,14 @@ class Sweep:
         return settings
 
     def describe(self) -> Dict[str, Any]:
-        """Return what determines the cells, as JSON."""
+        """Return everything that determines the cells, as JSON-compatible values."""
         values = dataclasses.asdict(self)
         del values["path"]
         return values
 
 
 def from_description(path: str, described: Mapping[str, Any]) -> Sweep:
-    """Return the sweep that `Sweep.describe` described in a file."""
+    """Rebuild a sweep from the output of `Sweep.describe`, as read from a file."""
     try:
         values = {field.name: described[field.name] for field in dataclasses.fields(Sweep) if field.name != "path"}
         for name in ("tasks", "seeds", "grid_seeds"):
@@ -174,7 +174,7 @@ def preset_path(name: str) -> str:
 
 
 def read(path: str, changes: Mapping[str, Any]) -> Sweep:
-    """Read a sweep file; `changes` replace its general flags, except `seeds` and `tasks`, which replace those keys."""
+    """Read a sweep file. `changes` override its general flags; `seeds` and `tasks` override the keys of these names."""
     data = files.read_bytes(path, f"Cannot read the sweep file {path}")
     try:
         content = tomllib.loads(data.decode("utf-8"))

@@ -1,11 +1,11 @@
-"""The output folder of a sweep. Only this module knows its files.
+"""The output folder of a sweep.
 
-sweep.json                  the sweep that the folder belongs to
+sweep.json                  definition of the sweep that the folder belongs to
 cells/<name>/run            the run of a cell, see `RunFolder`
 cells/<name>/result.json    its result, written when it has finished
-cells/<name>/failure.json   or why it failed
+cells/<name>/failure.json   why it failed, if it did
 cells/<name>/log.txt        its log
-features                    shared by all cells
+features                    features, shared by all cells
 results.csv, timings.csv    all finished cells
 """
 
@@ -28,7 +28,7 @@ VERSION = 1
 RESULTS_FILE, TIMINGS_FILE = "results.csv", "timings.csv"
 _SWEEP_FILE, _RESULT_FILE, _FAILURE_FILE, _CRASHES_FILE = "sweep.json", "result.json", "failure.json", "crashes.json"
 _LOG_LINES = 20
-# Times that a cell may end its worker, e.g. for lack of memory, before it counts as failed.
+# Number of times that a cell may kill its worker, e.g. by running out of memory, before it counts as failed.
 MAX_CRASHES = 3
 
 
@@ -38,7 +38,7 @@ class Status:
 
     results: Mapping[str, CellResult]  # by name of the cell
     failures: Mapping[str, str]  # name of the cell -> error
-    remaining: Tuple[Cell, ...]  # that are known to run, in order
+    remaining: Tuple[Cell, ...]  # cells known so far that have not finished, in order
     total: int
 
 
@@ -59,8 +59,8 @@ class SweepFolder:
     # ------------------------------------------------------------------------------------------- the sweep
 
     def start(self, sweep: Sweep) -> None:
-        """Create the folder, or check that it belongs to this sweep. The error lists the differences."""
-        # As read back from the file.
+        """Create the folder, or check that it belongs to this sweep; an error lists the differences."""
+        # In the form that is read back from the file.
         described = json.loads(json.dumps(sweep.describe()))
         if os.path.exists(self.file(_SWEEP_FILE)):
             before = self._read_sweep()
@@ -73,7 +73,7 @@ class SweepFolder:
                 )
             return
         if os.path.isdir(self.path) and os.listdir(self.path):
-            raise errors.UserError(f"{self.path} is not empty and no sweep: use another --output_dir.")
+            raise errors.UserError(f"{self.path} is not empty and not a sweep: use another --output_dir.")
         files.make_folder(self.path)
         files.write_json(self.file(_SWEEP_FILE), {"version": VERSION, "sweep": described})
 
@@ -147,9 +147,9 @@ class SweepFolder:
         files.write_json(self.cell_file(cell, _FAILURE_FILE), {"error": error, "log": lines})
 
     def add_known(self, sweep: Sweep, path: str) -> int:
-        """Take the results of cells that are not done from a CSV file of results; return their number."""
+        """Import the results of unfinished cells from a CSV file of results; return their number."""
         known, count = {result.name: result for result in cells.read(path)}, 0
-        while True:  # results of the grid determine the cells with further seeds
+        while True:  # results of the grid determine which cells run with further seeds
             added = [cell for cell in self.status(sweep).remaining if cell.name in known]
             if not added:
                 return count
@@ -165,13 +165,13 @@ class SweepFolder:
                     os.remove(self.cell_file(cell, name))
 
     def add_crash(self, cell: Cell) -> None:
-        """Count that a cell has ended its worker. After `MAX_CRASHES`, it counts as failed."""
+        """Record that a cell has killed its worker. After `MAX_CRASHES` times, it counts as failed."""
         path = self.cell_file(cell, _CRASHES_FILE)
         os.makedirs(self.cell_file(cell), exist_ok=True)
         count = 1 + (json_files.read_object(path).get("count", 0) if os.path.exists(path) else 0)
         files.write_json(path, {"count": count})
         if count >= MAX_CRASHES:
-            self.write_failure(cell, f"its worker ended {count} times, perhaps for lack of memory")
+            self.write_failure(cell, f"its worker died {count} times, perhaps for lack of memory")
 
     # ------------------------------------------------------------------------------------------ all cells
 
@@ -203,7 +203,7 @@ class SweepFolder:
 
 
 def all_cells(sweep: Sweep, result: Callable[[Cell], Any], failure: Callable[[Cell], Any]) -> Iterator[Cell]:
-    """Yield all cells that can be known from the results so far: the grid, and all seeds of the selected settings."""
+    """Yield all cells that are known so far: the grid, and the further seeds of settings that are already selected."""
     grid = sweep.grid_cells()
     yield from grid
     methods = {method.name: method for method in sweep.methods}

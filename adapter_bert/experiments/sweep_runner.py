@@ -22,7 +22,7 @@ from adapter_bert.training.engine import Engine
 from adapter_bert.weights.run_folder import RunFolder
 
 _LOG_SECONDS = 30.0
-# Of an estimate: steps of the short run, and the time of a run apart from its steps.
+# For estimates: steps of the short run, and the time that a run takes outside its steps.
 _PROBE_STEPS, _FIXED_SECONDS = 30, 4.0
 
 
@@ -92,7 +92,7 @@ def _log_of(folder: SweepFolder, name: str) -> List[str]:
 
 
 def parse_options(text: str) -> Dict[str, Any]:
-    """Parse options of a scheduler: `timeout_min=600,partition=cpu`. Numbers become integers."""
+    """Parse scheduler options: `timeout_min=600,partition=cpu`. Numbers become integers."""
     options: Dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")

@@ -1,6 +1,6 @@
 """Tables of a sweep's results next to the paper's, as Markdown, CSV and LaTeX. All scores are in percent.
 
-Every table marks the number of seeds, collapsed runs, and the metric and split of its own numbers.
+Every table shows the number of seeds and collapsed runs, and the metric and split of the sweep's own numbers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from adapter_bert.experiments.selection import best_of, group, with_metric
 from adapter_bert.experiments.summaries import Comparison, Interval, MacroAverage, Summary, macro_average, summarize
 
 DASH = "–"
-_MARKS = "†k: k collapsed runs (constant predictions), part of the mean. ‡k: k runs without a finite score, left out."
+_MARKS = "†k: k collapsed runs (constant predictions), included in the mean. ‡k: k runs with no finite score, excluded."
 _OWN = "own: mean ± s.e.m. over seeds with the setting that is best on dev; averages with a 95 % bootstrap interval."
 
 
 @dataclasses.dataclass(frozen=True)
 class ResultTable:
-    """A table of texts, with notes for the lines below it."""
+    """A table of strings, with notes to print below it."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -59,7 +59,7 @@ class ResultTable:
 
 
 class _OwnMethod:
-    """A row or column of own numbers: the best of these cells for each of the tasks, in their order."""
+    """A row or column of the sweep's own numbers: the best of these cells for each task, in the order of the tasks."""
 
     def __init__(self, name: str, cells: Iterable[CellResult], tasks: Sequence[str], split: str) -> None:
         best = best_of(cells, name)
@@ -71,7 +71,7 @@ class _OwnMethod:
         self.average = macro_average(best, name, names, split) if is_complete else None
 
     def scores(self) -> List[str]:
-        """Return a text for each task."""
+        """Return a formatted score for each task."""
         return [format_score(each) for each in self.summaries]
 
     def seeds(self) -> str:
@@ -84,7 +84,7 @@ class _OwnMethod:
         return str(sum(each.collapsed for each in self.present)) if self.present else DASH
 
     def total_params(self) -> str:
-        """Return the size of all models as a multiple of one BERT. Methods other than full share the frozen BERT."""
+        """Return the size of all models as a multiple of one BERT. All but full fine-tuning share one frozen BERT."""
         if not self.present:
             return DASH
         shared = 0 if all(each.kind == "full" for each in self.present) else 1
@@ -149,7 +149,7 @@ def _of_kinds(cells: Iterable[CellResult], *kinds: str) -> List[CellResult]:
 
 
 def glue_table(cells: Sequence[CellResult], split: str = "dev") -> ResultTable:
-    """Return Table 1, GLUE: the paper's rows, each followed by the own one."""
+    """Return Table 1, GLUE: the paper's rows, each followed by that of the sweep."""
     chosen = {
         "Full fine-tuning": _of_kinds(cells, "full"),
         "Adapters (8-256)": _varied(_of_size(cells, *published.SIZES)),
@@ -178,18 +178,18 @@ def glue_table(cells: Sequence[CellResult], split: str = "dev") -> ResultTable:
         "Total",
     )
     paper_note = "paper: Houlsby et al. (2019), Table 1, BERT-large, test sets scored by the GLUE server."
-    total_note = "Total: score of the GLUE server, which has more tasks and metrics. Compare the mean of the columns."
+    total_note = "Total: score of the GLUE server, which has more tasks and metrics. Compare the column Mean instead."
     return ResultTable(["Method", "Source", *columns], rows, [paper_note, total_note, _OWN, _MARKS])
 
 
 def _metrics(methods: Iterable[_OwnMethod]) -> List[str]:
-    """Return the metrics of the own scores on each task."""
+    """Return the metrics of the sweep's own scores on each task."""
     columns = zip(*(method.summaries for method in methods))
     return ["/".join(dict.fromkeys(each.metric for each in column if each)) or DASH for column in columns]
 
 
 def additional_table(cells: Sequence[CellResult], split: str = "test") -> ResultTable:
-    """Return Table 2, additional tasks: for each method, the paper's column followed by the own one.
+    """Return Table 2, additional tasks: for each method, the paper's column followed by that of the sweep.
 
     Variable fine-tuning chooses among all numbers of top layers, and all layers, where at least two were tried.
     """
@@ -219,7 +219,7 @@ def additional_table(cells: Sequence[CellResult], split: str = "test") -> Result
 def size_table(cells: Sequence[CellResult]) -> ResultTable:
     """Return the mean dev accuracy over the GLUE tasks for each adapter size, as in Section 3.6 of the paper.
 
-    The own mean is over the tasks that all own sizes have; STS-B has no accuracy.
+    The sweep's mean is over the tasks that all of its sizes have; STS-B has no accuracy.
     """
     accuracy = with_metric(cells, "accuracy")
     glue = [task for task, metric in published.GLUE_TASKS.values() if metric != "spearman"]
@@ -246,7 +246,7 @@ def summary_table(summaries: Sequence[Summary]) -> ResultTable:
         score = f"{each.metric}, {each.split}"
         rows.append([each.task, each.method, score, str(each.n), *texts, _format_interval(each.interval, 2), *counts])
     headers = ["Task", "Method", "Score", "Seeds", "Mean", "s.e.m.", "Min", "Max", "95 % BCa interval", "Collapsed"]
-    notes = ["Collapsed runs are part of all statistics, failed ones of none. Intervals of few seeds are too narrow."]
+    notes = ["All statistics include collapsed runs and exclude failed ones. With few seeds, intervals are too narrow."]
     return ResultTable([*headers, "Failed", "Trained params"], rows, notes)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from adapter_bert.experiments.tables import ResultTable
 
-# Control characters are not allowed in HTML; lone surrogates, of file names that are no UTF-8, in no file.
+# HTML does not allow control characters. Lone surrogates, from file names that are not UTF-8, cannot be encoded.
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _NUMBER = re.compile(r"[-+\[]*\d|–")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _MARGIN = 340, 150, 54, 22, 10  # of a curve
@@ -138,7 +138,7 @@ def text_block(label: str, text: str) -> str:
 
 
 def image(svg: bytes, caption: str) -> str:
-    """Return a figure. As an image, an SVG file runs no scripts, and its identifiers do not clash with others'."""
+    """Return a figure. Embedded as an image, an SVG runs no scripts, and its identifiers cannot clash with others."""
     data = base64.b64encode(svg).decode("ascii")
     label = escape(caption)
     source = f"data:image/svg+xml;base64,{data}"

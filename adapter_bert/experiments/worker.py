@@ -1,4 +1,4 @@
-"""A worker of a sweep: runs its cells one after another in one process, with shared bases, graphs and sessions.
+"""A worker of a sweep. It runs cells one after another in one process, with shared bases, graphs and sessions.
 
     python -m adapter_bert.experiments.worker SWEEP_FOLDER [cores]
 
@@ -43,14 +43,14 @@ _POLL_SECONDS = 2.0
 
 
 def work(folder: SweepFolder, engine: Engine) -> None:
-    """Run cells until none is left, including those that results of other workers still add."""
+    """Run cells until none is left, including cells that are added by the results of other workers."""
     sweep = folder.sweep()
     while True:
         remaining = folder.status(sweep).remaining
         if not remaining:
             return
         if not any(_run_if_free(folder, sweep, cell, engine) for cell in remaining):
-            time.sleep(_POLL_SECONDS)  # others run them
+            time.sleep(_POLL_SECONDS)  # other workers run them
 
 
 def _run_if_free(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> bool:
@@ -74,7 +74,7 @@ def _release(lock: locks.Lock) -> None:
 
 
 def _announce(cell: Optional[Cell]) -> None:
-    """Tell the launcher which cell runs, in case that it ends this process."""
+    """Tell the launcher which cell runs, in case the cell kills this process."""
     print(json.dumps({"cell": cell.name if cell else None}), flush=True)
 
 
@@ -144,7 +144,7 @@ def _logged_to(path: str) -> Iterator[None]:
 
 @errors.exits_on_user_error
 def main() -> None:
-    """Work on the sweep in the folder that the command line names."""
+    """Work on the sweep in the folder given on the command line."""
     logs.show_progress()
     tf.logging.info("Worker %d of the sweep %s", os.getpid(), sys.argv[1])
     work(SweepFolder(sys.argv[1]), WarmEngine())

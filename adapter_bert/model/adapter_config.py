@@ -19,7 +19,7 @@ MAX_SIZE = 2**24
 MAX_DEPTH = 16
 
 PLACEMENTS = ("both", "attention", "feedforward")
-# `serial`: reads the sub-layer's output. `parallel` and `multiply` read its input and change its output.
+# `serial` reads the output of the sub-layer. `parallel` and `multiply` read its input and change its output.
 CONNECTIONS = ("serial", "parallel", "multiply")
 # Kind of normalization -> its variables in the scope of an adapter.
 NORMS: Dict[str, Tuple[str, ...]] = {
@@ -27,8 +27,8 @@ NORMS: Dict[str, Tuple[str, ...]] = {
     "layer": ("LayerNorm/beta", "LayerNorm/gamma"),
     "batch": ("BatchNorm/beta", "BatchNorm/gamma", "BatchNorm/moving_mean", "BatchNorm/moving_variance"),
 }
-# Fields of the variants in section 3.6 of the paper, with the values that the paper recommends. Packs and settings of
-# runs without these fields have these values.
+# Fields of the variants in section 3.6 of the paper, with the values that the paper recommends. Packs and run settings
+# that lack these fields default to these values.
 VARIANT_DEFAULTS: Dict[str, Any] = {"norm": "none", "depth": 1, "connection": "serial"}
 # The keys of `adapter_layers.ACTIVATIONS`.
 ACTIVATION_NAMES = ("gelu", "gelu_erf", "linear", "relu", "swish", "tanh")
@@ -84,12 +84,12 @@ class AdapterConfig:
 
     @property
     def variant(self) -> Dict[str, Any]:
-        """The fields of `VARIANT_DEFAULTS` with other values; empty for the adapter that the paper recommends."""
+        """The fields that differ from `VARIANT_DEFAULTS`; empty for the adapter that the paper recommends."""
         values = {name: getattr(self, name) for name in VARIANT_DEFAULTS}
         return {name: value for name, value in values.items() if value != VARIANT_DEFAULTS[name]}
 
     def shapes(self, width: int) -> Dict[str, Tuple[int, ...]]:
-        """Return name -> shape of the variables of one adapter, in its scope, for states of this width."""
+        """Return name -> shape of the variables in the scope of one adapter, for states of this width."""
         shapes: Dict[str, Tuple[int, ...]] = dict.fromkeys(NORMS[self.norm], (width,))
         sizes = [width, *[self.size] * self.depth, width]
         for number in range(1, len(sizes)):

@@ -1,4 +1,4 @@
-"""Statistics of batch normalization: of the batch in training, moving averages otherwise."""
+"""Statistics for batch normalization: those of the batch in training, moving averages otherwise."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from adapter_bert.model import fused_ops
 
 # Graph collection of the operations that update moving averages. They are also in TensorFlow's `UPDATE_OPS`.
 UPDATES = "batch_norm_updates"
-# Low, because fine-tuning may take only a hundred steps: after these, 0.9^100 = 3e-5 of the initial values are left.
+# Low, because fine-tuning may take only a hundred steps: only 0.9^100 = 3e-5 of the initial values then remains.
 DECAY = 0.9
 
 
 def statistics(x: tf.Tensor, real_rows: Optional[tf.Tensor]) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Return mean and variance, float [D] each, to normalize float [rows, D]. Creates variables in the current scope.
+    """Return mean and variance, float [D] each, to normalize float [rows, D]. Create variables in the current scope.
 
-    In training, `real_rows` is float [rows, 1], 1 for real tokens and 0 for padding, which does not count; and an
-    operation in `UPDATES` updates the moving averages. Without `real_rows`, return the moving averages.
+    In training, pass `real_rows`, float [rows, 1]: 1 for real tokens, 0 for padding, which the statistics exclude. An
+    operation in `UPDATES` then updates the moving averages. Without `real_rows`, return the moving averages.
     """
     shape, options = x.shape.as_list()[-1:], {"trainable": False, "collections": [tf.GraphKeys.GLOBAL_VARIABLES]}
     moving = (
@@ -41,6 +41,6 @@ def statistics(x: tf.Tensor, real_rows: Optional[tf.Tensor]) -> Tuple[tf.Tensor,
         tf.add_to_collections([UPDATES, tf.GraphKeys.UPDATE_OPS], tf.group(*updates))
         return mean
 
-    # Once per step, also if the gradient recomputes the layer.
+    # Once per step, even if the gradient recomputes the layer.
     fused_ops.drawn_once(tf.get_variable_scope().name, update)
     return mean, variance

@@ -16,7 +16,7 @@ _streams: List[Union[int, tf.Tensor]] = [0]
 _passes: List[int] = [0]
 # Graph collection with the variable scope of each network.
 _SCOPES = "bert_model_scopes"
-# Graph collections with the seed that is fed, and with (place, tensor) of the numbers that are fed with it.
+# Graph collections: the seed that is fed, and pairs (place, tensor) of the numbers that are fed with it.
 _RUN_SEED, _PLACES = "run_seed", "dropout_places"
 
 
@@ -63,27 +63,27 @@ def dropout_seed(scope: Optional[str] = None) -> tf.Tensor:
 
 
 def run_seed() -> Union[None, int, tf.Tensor]:
-    """Return the seed of the run: a tensor that is fed, see `use_run_seed`, or that of the graph, if it has one."""
+    """Return the seed of the run: a tensor that is fed (see `use_run_seed`), or the graph's seed, or None."""
     fed = tf.get_collection(_RUN_SEED)
     return fed[0] if fed else tf.get_default_graph().seed
 
 
 def use_run_seed(seed: tf.Tensor) -> None:
-    """Use this seed, int32 scalar, in the default graph, so that it can serve several runs; see `place_keys`."""
+    """Use this int32 scalar as the seed of the default graph, which can then serve several runs; see `place_keys`."""
     tf.add_to_collection(_RUN_SEED, seed)
 
 
 def place_keys(seed: int) -> Dict[tf.Tensor, int]:
-    """Return the values to feed for a run's seed, besides the seed itself: a number for each place with dropout."""
+    """Return the values to feed for a run's seed, besides the seed itself: one number for each place with dropout."""
     return {tensor: _hash(seed, place) for place, tensor in tf.get_collection(_PLACES)}
 
 
 def _place_key(place: str) -> Union[None, int, tf.Tensor]:
-    """Return a number that depends on the run's seed and the place, fed if the seed is; None without a seed."""
+    """Return a number derived from the run's seed and the place: a tensor if the seed is fed, None without a seed."""
     seed = tf.get_default_graph().seed
     if seed is None or not tf.get_collection(_RUN_SEED):
         return None if seed is None else _hash(seed, place)
-    # A placeholder in the body of a loop could not be fed.
+    # A placeholder inside the body of a loop cannot be fed.
     with tf.init_scope():
         known = dict(tf.get_collection(_PLACES))
         if place not in known:

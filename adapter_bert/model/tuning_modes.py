@@ -9,9 +9,9 @@ from adapter_bert.common import errors
 
 # Excludes optimizer slots such as …/adapters/weights1/adam_m.
 ADAPTER = re.compile(r"(^|/)adapters/(?!.*/adam_[mv]$)")
-# Moving statistics of batch normalization in adapters: belong to a task, but are not trained by gradients.
+# Moving statistics of batch normalization in adapters. They belong to a task, but are not trained by gradients.
 STATISTICS = re.compile(r"(^|/)adapters/(.*/)?moving_(mean|variance)$")
-# Those of BERT, not of adapters.
+# LayerNorms of BERT, not of adapters.
 LAYER_NORM = re.compile(r"(^|/)(?<!\badapters/)LayerNorm(_\d+)?/(beta|gamma)$")
 # Full names: frozen weights such as attention/output/dense/kernel contain "output" too.
 HEAD = re.compile(r"(^|/)output_(weights|bias)$")

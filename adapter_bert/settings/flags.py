@@ -162,7 +162,7 @@ def from_flags(settings_class: Type[SettingsClass], values: flags.FlagValues) ->
 
 
 def from_values(kind: Type[Any], given: Mapping[str, Any], required: Sequence[str]) -> Any:
-    """Return settings of a kind; raise a `UserError` for unknown or missing names, and for values of other types."""
+    """Return settings of a kind; raise a `UserError` for unknown or missing names, and for values of the wrong type."""
     fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
     values = {}
     for name, value in given.items():

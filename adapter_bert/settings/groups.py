@@ -106,7 +106,7 @@ class AdapterSettings(FlagGroup):
     )
     adapter_placement: str = setting("both", "Sub-layers with adapters: attention, feedforward or both.", MODEL)
     adapter_norm: str = setting("none", "Normalization of an adapter's input: none, layer or batch.", MODEL)
-    adapter_depth: int = setting(1, "Hidden layers in an adapter.", MODEL)
+    adapter_depth: int = setting(1, "Number of hidden layers in an adapter.", MODEL)
     adapter_connection: str = setting(
         "serial",
         "What an adapter reads and changes: serial (a sub-layer's output), parallel (reads its input, adds to its "
@@ -133,7 +133,7 @@ class AdapterSettings(FlagGroup):
         return AdapterConfig(**dict(values, layers=parse_layers(self.adapter_layers)))
 
     def comparable_values(self, scopes: Sequence[str]) -> Dict[str, Any]:
-        """As in the base class. In modes without adapters, their settings are None, and those of variants default."""
+        """As in the base class. Without adapters, their settings are None and settings of variants are the defaults."""
         values = super().comparable_values(scopes)
         for name in values.keys() & ADAPTER_SETTINGS.keys():
             field = ADAPTER_SETTINGS[name]
@@ -191,8 +191,8 @@ class TrainingSettings(FlagGroup):
     )
     adam_bias_correction: bool = setting(
         False,
-        "Correct Adam's moments in the first steps, as in the paper on Adam. BERT does not. Runs on small data sets "
-        "may fail less often.",
+        "Correct the bias of Adam's moments in the first steps, as in the paper on Adam; BERT does not. Training on "
+        "small data sets may fail less often.",
         TRAINING,
     )
     gradient_accumulation_steps: int = setting(

@@ -1,7 +1,7 @@
 """The 17 additional classification tasks of the paper: its Tables 3 (sizes) and 4 (epochs).
 
 `num_examples` is the sum of the three splits in Table 3, and `Epochs(full, adapter)` is a row of Table 4.
-`docs/additional_tasks.md` says where the files come from and how rows are chosen.
+`docs/additional_tasks.md` lists the files and describes which rows are used.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from adapter_bert.tasks.task import InputExample, Task
 
 SPLITS = ("train", "dev", "test")
 GUIDE = "docs/additional_tasks.md"
-# Of the split. Another value would change the examples of every split.
+# Seed of the split. Another value would change the examples of every split.
 _SEED = 1
 
 
@@ -30,7 +30,7 @@ class File(NamedTuple):
 
 
 class Epochs(NamedTuple):
-    """Epochs of training that the paper selected."""
+    """Numbers of training epochs that the paper selected."""
 
     full: int
     adapter: int
@@ -41,9 +41,9 @@ class PublishedTask:
     """A task on a data set that is published as one file without splits."""
 
     name: str
-    files: Tuple[File, ...]  # other names and layouts of the same data; the first one found is read
+    files: Tuple[File, ...]  # alternative names and layouts of the same data; the first one found is read
     num_examples: int  # in the paper, all splits together
-    labels: Optional[Tuple[str, ...]]  # None: all that the file contains
+    labels: Optional[Tuple[str, ...]]  # None: all labels that the file contains
     epochs: Epochs
     excluded: Tuple[str, ...] = ()  # labels in the file whose rows the paper leaves out
     spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # label in the file -> label, if different
@@ -131,7 +131,7 @@ def _check_columns(table: Table, file: File, name: str) -> None:
         )
 
 
-# A run asks for one split after the other. Size and time of the file tell whether it has changed.
+# Cached, because a run requests one split after the other. `version` is the file's size and modification time.
 @functools.lru_cache(maxsize=1)
 def _read_splits(
     published: PublishedTask, path: str, file: File, version: Tuple[int, int]
@@ -160,10 +160,10 @@ def split_sizes(count: int) -> Tuple[int, int, int]:
 
 
 def split_indices(labels: Sequence[str]) -> Dict[str, List[int]]:
-    """Split examples, given their labels, at random, but always in the same way.
+    """Return the indices of each split, in ascending order. The split is random, but the same for the same labels.
 
-    The split is stratified: examples sorted by label, and at random within a label, are assigned at regular intervals,
-    so that the share of a label in a split is exact up to one example. Indices are in ascending order.
+    The split is stratified: examples are sorted by label, shuffled within a label, and assigned at regular intervals,
+    so the number of examples of a label in a split is exact to within one.
     """
     generator = random.Random(_SEED)
     # Only `random()` is guaranteed to return the same numbers in every version of Python.

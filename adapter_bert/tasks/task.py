@@ -76,7 +76,7 @@ class Task:
         return self.has_test_labels or (self.test is not None and self.test.label is not None)
 
     def with_labels(self, data_dir: str) -> Task:
-        """Return the task with the classes that the data folder contains, if they are not known without it."""
+        """Return the task with its classes, which are read from the data folder if they are not known without it."""
         if self.labels or self.find_labels is None:
             return self
         return dataclasses.replace(self, labels=self.find_labels(data_dir))

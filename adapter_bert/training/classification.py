@@ -155,7 +155,7 @@ def evaluate(
 def evaluate_test(
     trainer: Trainer, data: TaskData, scores: Scores, rows: Sequence[Row], results: Optional[EvalResults]
 ) -> Optional[EvalResults]:
-    """Report the scores of a test split that has labels; return the results of the dev split with them added."""
+    """Report the scores of a test split that has labels; return the dev results with these scores added."""
     labels = np.array([row["label_ids"] for row in rows])
     majority = metrics.majority_class_score(list(scores.metrics), labels)
     return workflow.report_test(trainer, scores, majority, data.sizes()["test"], results)

@@ -1,4 +1,4 @@
-"""How estimators are made: a new graph and session for each run, or shared ones for many runs in one process."""
+"""Create estimators: with a new graph and session for each run, or with shared ones for many runs in one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ InputFn = Callable[[Mapping[str, Any]], tf.data.Dataset]
 
 
 class Engine:
-    """Creates everything anew for each run."""
+    """Creates everything from scratch for each run."""
 
     def load_base(self, settings: Settings) -> Base:
         """Return the base of a run."""
@@ -43,13 +43,14 @@ class Engine:
 
 
 class WarmEngine(Engine):
-    """Keeps bases, graphs and sessions for later runs of the same shapes. Results are those of separate processes.
+    """Keeps bases, graphs and sessions for later runs of the same shapes.
 
-    A run that continues from a checkpoint, or starts from a pack, gets its own graph. Use in one thread only.
+    Results are identical to those of separate processes. A run that continues from a checkpoint, or starts from a pack,
+    gets its own graph. Not thread-safe.
     """
 
     def __init__(self, capacity: int = 3) -> None:
-        """Keep this many graphs; the one that was not used for the longest time is dropped first."""
+        """Keep at most `capacity` graphs; the least recently used one is dropped first."""
         self._capacity = capacity
         self._networks: OrderedDict[Hashable, _Network] = collections.OrderedDict()
         self._bases: Dict[Hashable, Base] = {}
@@ -100,7 +101,7 @@ def _file_state(*paths: Optional[str]) -> Tuple[Any, ...]:
 
 
 def _frozen_file(model_fn: ModelFn) -> Optional[str]:
-    """Return the only checkpoint that provides frozen weights; None if the model needs others."""
+    """Return the checkpoint that provides all frozen weights; None if no single checkpoint does."""
     if model_fn.weights is None:
         return None
     paths = [each.path for each in model_fn.weights.assignments if each.values is None and each.names]
@@ -158,7 +159,7 @@ class _Network:
 
 
 class _WarmEstimator:
-    """The part of an estimator that a run uses."""
+    """The methods of an estimator that a run uses."""
 
     def __init__(self, find_network: Callable, model_fn: ModelFn, config: Any, batch_size: int) -> None:
         self._find_network = find_network
@@ -172,7 +173,7 @@ class _WarmEstimator:
         session = network.session
         assert network.tensors is not None
         with network.graph.as_default():
-            tf.set_random_seed(self._seed)  # of the order of examples
+            tf.set_random_seed(self._seed)  # for the order of examples
             values = run_values.feed(plan.schedule, self._seed)
             session.run(network.reset, values)
             session.run(compat.start_iterator(network.iterator, input_fn(self._params)))

@@ -124,8 +124,8 @@ class ProgressHook(_StepHook):
 class SummaryHook(_StepHook):
     """Writes loss, learning rate and speed for TensorBoard, at the first step and at a fixed interval.
 
-    TensorFlow's own hooks fetch more values in these steps than in others. That is another graph to optimize, which
-    takes seconds.
+    TensorFlow's own hooks fetch additional values in these steps only, so TensorFlow has to optimize a second graph,
+    which takes seconds.
     """
 
     def __init__(self, tensors: TrainingTensors, writer: tf.summary.FileWriter, every_steps: int) -> None:
@@ -203,8 +203,8 @@ class CheckpointHook(_StepHook):
             self._saved_step = self.step
 
     def _prepare_evaluation(self, session: tf.Session) -> None:
-        """Let TensorFlow optimize the graph of an evaluation, which takes seconds, in parallel with training steps."""
-        # The dev set has not been started, or an earlier run in this session has finished it.
+        """Make TensorFlow optimize the evaluation graph, which takes seconds, in parallel with training steps."""
+        # The dev iterator is not initialized, or an earlier run in this session has exhausted it.
         with contextlib.suppress(tf.errors.FailedPreconditionError, tf.errors.OutOfRangeError):
             session.run(self._tensors.dev_batch)
         session.run(self._tensors.dev_start)

@@ -139,7 +139,7 @@ class TrainingLoop:
         steps, batch_size = self._schedule.num_train_steps, self._features.batch_size
         self._progress = ProgressHook(tensors, steps, batch_size, self.history, stop)
         saving = CheckpointHook(tensors, self._folder.path, self._settings.save_checkpoints_steps, evaluator)
-        # Create the summary writer in an empty graph: it would first write the graph, which is larger than the weights.
+        # Create the writer in an empty graph: it first writes the current graph, which is larger than the weights.
         with tf.Graph().as_default():
             writer = tf.summary.FileWriterCache.get(self._folder.path)
         # About fifty points on TensorBoard's curves, or one every 100 steps.

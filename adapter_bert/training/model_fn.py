@@ -140,7 +140,7 @@ class ModelFn:
             self._trained_variables,
         )
         rate, steps, warmup = schedule.learning_rate, schedule.num_train_steps, schedule.num_warmup_steps
-        # The loss updates statistics, the gradients do not.
+        # Computing the loss updates the statistics; computing the gradients does not.
         with tf.control_dependencies([loss] if tf.get_collection(batch_norm.UPDATES) else []):
             corrected = self.plan.adam_bias_correction
             step = optimization.train_step(gradients, variables, rate, steps, warmup, self.device.use_tpu, corrected)
@@ -174,7 +174,7 @@ class ModelFn:
         return checkpoints.TrainedSaver(trained, lambda session: assigner.load(session, skip=names))
 
     def make_assigner(self) -> WeightAssigner:
-        """Return what gives the model its initial weights."""
+        """Return the assigner of the model's initial weights."""
         if self.weights is not None:
             return WeightAssigner(self.weights.assignments)
         if not self.init_checkpoint:
@@ -188,7 +188,7 @@ class ModelFn:
 
 
 def iterator_like(dataset: tf.data.Dataset) -> tf.data.Iterator:
-    """Return an iterator over data sets with the element type of this one."""
+    """Return an iterator for any dataset with the same element type as this one."""
     types, shapes = tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)
     return tf.data.Iterator.from_structure(types, shapes, output_classes=tf.data.get_output_classes(dataset))
 

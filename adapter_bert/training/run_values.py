@@ -1,4 +1,4 @@
-"""Values that differ between runs of a graph: seed and schedule.
+"""Values that differ between runs that share a graph: seed and schedule.
 
 They are fed in every step, so that a graph and its session can serve several runs. The results are the same as those of
 a new graph.
@@ -53,7 +53,7 @@ def _placeholder(name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
 
 
 def feed(schedule: Schedule, seed: Any = None) -> Dict[tf.Tensor, Any]:
-    """Return the values of a run for the placeholders of the default graph; by default, with the graph's seed."""
+    """Return placeholder -> value of a run, for the default graph. The seed defaults to that of the graph."""
     seed = tf.get_default_graph().seed if seed is None else seed
     values = {_SEED: seed, **{name: getattr(schedule, name) for name in ScheduleTensors._fields}}
     places = {} if seed is None else dropout.place_keys(seed)

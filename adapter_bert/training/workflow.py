@@ -199,8 +199,8 @@ def report_test(
 ) -> Optional[EvalResults]:
     """Log the scores of a test split, write `test_eval_results.txt`, and add them to `results.json`.
 
-    `results` are those of the dev split if this command has evaluated it, and are returned with the scores. Otherwise,
-    `results.json` is extended if it has the results of the same weights.
+    If this command has evaluated the dev split, `results` are its results; return them with the test scores added.
+    Otherwise, extend `results.json` if it has the results of the same weights.
     """
     folder, task, weights = trainer.folder, trainer.record.settings.task_name or "", trainer.weights
     test = {"metrics": dict(scores.metrics), "loss": scores.loss, "majority": dict(majority), **size}

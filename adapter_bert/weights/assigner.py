@@ -20,12 +20,12 @@ class WeightAssigner:
     def __init__(self, assignments: Sequence[Assignment]) -> None:
         self._assignments = assignments
         self._sources = {name: each for each in assignments for name in each.names}
-        self._paths: Dict[str, tf.Tensor] = {}  # of checkpoints, as constants of the graph
+        self._paths: Dict[str, tf.Tensor] = {}  # paths of checkpoints, as constants in the graph
 
     def creating_variables(self) -> ContextManager[Any]:
         """Return a context in which variables are created with their weights as initial values.
 
-        Random initial values of other variables depend on the variable's name and the run's seed only.
+        Random initial values of other variables depend only on the variable's name and the run's seed.
         """
         return tf.variable_scope(tf.get_variable_scope(), custom_getter=self._get_variable)
 
@@ -82,7 +82,7 @@ class WeightAssigner:
 
 
 class _UncheckedScaffold(tf.train.Scaffold):
-    """A scaffold that does not check whether all variables are initialized: all of them have initial values."""
+    """A scaffold that does not check whether variables are initialized, because all of them have initial values."""
 
     ready_op = None
     ready_for_local_init_op = None
@@ -96,7 +96,7 @@ def _by_name(graph: tf.Graph) -> Dict[str, tf.Variable]:
 def _determined_by_name(initializer: Any, name: str) -> Any:
     """Return an initializer whose random values depend on the variable's name and the run's seed, if it has one.
 
-    TensorFlow's own values would also depend on the number of operations that the graph already has.
+    TensorFlow's own values would also depend on the number of operations already in the graph.
     """
     seed = run_seed()
     if seed is None or not isinstance(initializer, tf.truncated_normal_initializer):

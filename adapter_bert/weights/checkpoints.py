@@ -254,7 +254,7 @@ def own_prefixes(folder: str, name: str) -> List[str]:
 
 
 def remove_all(folder: str) -> None:
-    """Remove the checkpoints of a run; first the file that names the newest."""
+    """Remove the checkpoints of a run, starting with the file that names the newest one."""
     if tf.gfile.Exists(os.path.join(folder, STATE_FILE)):
         tf.gfile.Remove(os.path.join(folder, STATE_FILE))
     for name in (OPTIMIZER_NAME, MODEL_NAME):

@@ -151,7 +151,7 @@ class Pack:
 def describe_adapter(adapter: Optional[AdapterConfig]) -> Optional[Dict[str, Any]]:
     """Return the fields of an adapter in the form of `PackConfig.adapter`; None for no adapter.
 
-    Fields of variants are omitted where they have their defaults, so that earlier versions read the pack.
+    Variant fields are omitted if they have their defaults, so that earlier versions can read the pack.
     """
     if adapter is None:
         return None

@@ -1,4 +1,4 @@
-"""Results of a sweep for tests: made-up numbers in the range of real ones, in `sweep.csv`, and cells to order."""
+"""Results of a sweep for tests: made-up numbers in the range of real ones, in `sweep.csv`, and made-to-order cells."""
 
 from __future__ import annotations
 

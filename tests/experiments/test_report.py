@@ -186,7 +186,7 @@ def test_the_same_folder_gives_the_same_page(folder, page, tmp_path):
 
 
 def test_hostile_text_is_escaped(tmp_path):
-    task = HOSTILE.replace("\x00", "")  # of which there are none in CSV files
+    task = HOSTILE.replace("\x00", "")  # CSV files cannot contain null characters
     name = f"task/{'<script>x<'}/seed=1"
     result = make_cell(0.5, 1, name=name, task=task, method=task, metric=task, fingerprint=task, settings={task: task})
     write_sweep(tmp_path, [result], tasks=[HOSTILE], flags={HOSTILE: HOSTILE}, task_flags={HOSTILE: {"a": HOSTILE}})

@@ -1,4 +1,4 @@
-"""The tables have the paper's layout and numbers, next to the own ones."""
+"""The tables have the paper's layout and numbers, next to those of the sweep."""
 
 from __future__ import annotations
 
