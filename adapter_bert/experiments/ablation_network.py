@@ -24,11 +24,11 @@ from adapter_bert.model.tuning_modes import layer_index
 from adapter_bert.pipeline import feature_store
 from adapter_bert.training.trainer import SplitFeatures, Trainer
 from adapter_bert.weights.assigner import WeightAssigner
+from adapter_layers import AdapterConfig
 
 Span = Tuple[int, int]  # first and last layer
 # Predictions for a batch without the adapters of a span; None: with all adapters.
 SpanPredictions = Tuple[Optional[Span], Row]
-_SECOND_LAYER = re.compile(r"/adapters/(weights2|biases2)$")
 
 
 def spans(layers: int) -> List[Span]:
@@ -47,16 +47,17 @@ def predict(trainer: Trainer, split: SplitFeatures) -> Dict[Optional[Span], List
     return found
 
 
-def second_layers_recorded(found: List[List[tf.Tensor]]) -> ContextManager[Any]:
-    """Return a context for building BERT that appends weights2 and biases2 of layer `n` to `found[n]`.
+def last_layers_recorded(adapter: AdapterConfig, found: List[List[tf.Tensor]]) -> ContextManager[Any]:
+    """Return a context for building BERT that appends the adapters' last weights and biases in layer `n` to `found[n]`.
 
     The appended tensors stand between the variables and the adapter that reads them. To remove the adapter, feed zeros
     for them: x + 0 · h + 0.
     """
+    last = re.compile(rf"/adapters/(weights|biases){adapter.depth + 1}$")
 
     def get_variable(getter: Callable, name: str, *args: Any, **options: Any) -> tf.Tensor:
         variable, layer = getter(name, *args, **options), layer_index(name)
-        if layer is None or not _SECOND_LAYER.search(name):
+        if layer is None or not last.search(name):
             return variable
         found[layer].append(tf.identity(variable))
         return found[layer][-1]
@@ -75,9 +76,11 @@ class _Network:
     def __init__(self, trainer: Trainer, split: SplitFeatures) -> None:
         self._spec = trainer.spec
         self._layers = self._spec.config.num_hidden_layers
-        # For each layer: its inputs, one for each half of a batch, and the second layers of its adapters.
+        # For each layer: its inputs, one for each half of a batch, and the last weights and biases of its adapters.
         self._inputs: List[List[tf.Tensor]] = [[] for _ in range(self._layers)]
-        self._second: List[List[tf.Tensor]] = [[] for _ in range(self._layers)]
+        self._last: List[List[tf.Tensor]] = [[] for _ in range(self._layers)]
+        adapter = self._spec.adapter
+        assert isinstance(adapter, AdapterConfig)
         assigner = WeightAssigner(trainer.weights.assignments)
         with tf.Graph().as_default() as graph:
             input_fn = split.scoring_input_fn(trainer.settings, self._spec.head.label_types)
@@ -86,7 +89,7 @@ class _Network:
             # As in `ModelFn.forward`, for bit-identical results.
             splits = trainer.settings.device.splits_batches
             build = functools.partial(self._build, share_layers=splits)
-            with assigner.creating_variables(), second_layers_recorded(self._second), fused_ops.compiling(False):
+            with assigner.creating_variables(), last_layers_recorded(adapter, self._last), fused_ops.compiling(False):
                 output = batch_splitting.run_in_two(build, self._batch) if splits else build(self._batch)
             self._predictions = self._spec.head.predictions(output, self._batch)
             self._session = tf.Session(graph=graph, config=estimators.session_config())
@@ -130,7 +133,7 @@ class _Network:
     ) -> Iterator[SpanPredictions]:
         """Yield the predictions for a batch without the spans that start at layer `first`, whose input is `states`."""
         for last in range(first, self._layers):
-            zeros = {tensor: np.zeros(tensor.shape.as_list()) for tensor in self._second[last]}
+            zeros = {tensor: np.zeros(tensor.shape.as_list()) for tensor in self._last[last]}
             fed = {**batch, **zeros, **dict(zip(self._inputs[last], states))}
             above = self._inputs[last + 1 : last + 2]  # empty at the top
             predictions, following = self._session.run([self._predictions, above], fed)
