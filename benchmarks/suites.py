@@ -2,13 +2,14 @@
 
 A job is a dictionary that every side understands:
 
-    kind           step, epoch, fixed, features, predict or sizes
+    kind           step, epoch, sweep, fixed, features, predict or sizes
     config         sizes of the network, as in bert_config.json          (step, sizes)
     batch, length  examples in a batch, tokens of each (epoch: at most)
     adapter_size   units of the bottleneck
     warmup, steps  untimed and timed steps                               (step)
     seed           of weights, data order and dropout
-    task, data_dir, base_dir, hf_dir, examples_file                      (epoch, fixed, features, predict)
+    task, data_dir, base_dir, hf_dir, examples_file                      (epoch, sweep, fixed, features, predict)
+    epochs, seeds  of each run, and the seeds of the runs                (sweep)
     tuning, plan, flags                                                  (only for our side)
     library        torch or tensorflow                                   (only for the matrix-product limit)
 """
@@ -20,6 +21,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple
 
 from adapter_bert import tasks
@@ -57,9 +59,9 @@ _PADDED = {**_OURS, "flags": ["--pad_to_max_seq_length=true"]}
 _CHECKPOINTING = {**_OURS, "plan": {"gradient_checkpointing": True}}
 _ACCUMULATION = {**_OURS, "plan": {"accumulation_steps": 4}}
 SIDES = {
-    "ours": Side("ours", "ours", "step epoch fixed features predict sizes", _OURS),
-    "baseline": Side("ours", "ours, in --baseline_dir", "step epoch fixed features predict", _OURS),
-    "adapterhub": Side("torch_sides", "AdapterHub", "step epoch sizes", {"method": "adapterhub"}),
+    "ours": Side("ours", "ours", "step epoch sweep fixed features predict sizes", _OURS),
+    "baseline": Side("ours", "ours, in --baseline_dir", "step epoch sweep fixed features predict", _OURS),
+    "adapterhub": Side("torch_sides", "AdapterHub", "step epoch sweep sizes", {"method": "adapterhub"}),
     "limit_torch": Side("matmul_limit", "matrix products alone, PyTorch", "step", {"library": "torch"}),
     "limit_tensorflow": Side("matmul_limit", "matrix products alone, TensorFlow", "step", {"library": "tensorflow"}),
     "ours_full": Side("ours", "ours, full fine-tuning", "step sizes", {"tuning": "full"}),
@@ -69,7 +71,7 @@ SIDES = {
     "ours_checkpointing": Side("ours", "ours, --gradient_checkpointing", "step", _CHECKPOINTING),
     "ours_accumulation": Side("ours", "ours, --gradient_accumulation_steps=4", "step", _ACCUMULATION),
 }
-SUITES = ("step", "epoch", "fixed", "features", "predict", "sizes")
+SUITES = ("step", "epoch", "sweep", "fixed", "features", "predict", "sizes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +119,7 @@ def cases(suite: str, args: argparse.Namespace, hf_dir: str, base_dir: str) -> I
         if base_dir:
             yield "train and evaluate MiniLM", {**size, "task": "CoLA", "data_dir": EXAMPLE_DATA, "base_dir": base_dir}
         return
-    names = {"epoch": args.tasks, "features": args.feature_tasks, "predict": ["SST-2"]}[suite]
+    names = {"epoch": args.tasks, "sweep": args.tasks[:1], "features": args.feature_tasks, "predict": ["SST-2"]}[suite]
     for task in names:
         source = os.path.join(os.path.abspath(args.data_dir or "."), task)
         if not args.data_dir or not hf_dir or not os.path.isdir(source):
@@ -128,16 +130,20 @@ def cases(suite: str, args: argparse.Namespace, hf_dir: str, base_dir: str) -> I
             yield "one sentence", {**job, "sentences": 64, "predict_batch": 1}
             yield "512 sentences in batches of 32", {**job, "sentences": 512, "predict_batch": 32}
             continue
-        fraction = args.fraction if suite == "epoch" else 1.0
+        fraction = args.fraction if suite in ("epoch", "sweep") else 1.0
         folder = os.path.join(args.output_dir, "data", f"{task}-{fraction:g}-{args.batch}")
         if not os.path.exists(folder):
             write_part(tasks.get(task), source, args.batch, fraction, folder)
         part = "" if fraction >= 1 else f", {fraction:g} of it"
-        yield f"{task}{part}", {**job, "data_dir": folder, "examples_file": os.path.join(folder, "examples.json")}
+        job.update(data_dir=folder, examples_file=os.path.join(folder, "examples.json"))
+        if suite == "sweep":
+            job.update(epochs=args.epochs, seeds=list(range(1, 6)), dev_file=os.path.join(folder, "dev_examples.json"))
+            part += f", 5 seeds, {args.epochs:g} epochs"
+        yield f"{task}{part}", job
 
 
 def write_part(task: tasks.Task, data_dir: str, batch: int, fraction: float, folder: str) -> None:
-    """Write a part of a training split for all sides: `train.tsv` in the task's layout, and `examples.json`.
+    """Write a part of a training split for all sides: in the task's layout, and as `examples.json`; and the dev split.
 
     The part is a random sample of whole batches, the same for every side. (The first steps of an epoch would not do:
     sides that sort by length start with long texts.)
@@ -150,13 +156,13 @@ def write_part(task: tasks.Task, data_dir: str, batch: int, fraction: float, fol
         examples = [examples[index] for index in sorted(random.Random(1).sample(range(len(examples)), count))]
     lines = list(read_lines(os.path.join(data_dir, task.train.file)))
     rows = [lines[int(example.guid.rpartition("-")[2])] for example in examples]
-    content = [
-        {"text_a": example.text_a, "text_b": example.text_b, "label": task.labels.index(example.label)}
-        for example in examples
-    ]
+    dev = tasks.read_examples(task, data_dir, "dev")
     with files.staging_folder(folder) as staging:
         with open(os.path.join(staging, task.train.file), "w", encoding="utf-8", newline="") as file:
             file.write("\n".join((lines[:1] if task.train.header else []) + rows) + "\n")
-        with open(os.path.join(staging, "examples.json"), "w", encoding="utf-8") as file:
-            json.dump(content, file)
+        shutil.copyfile(os.path.join(data_dir, task.split("dev").file), os.path.join(staging, task.split("dev").file))
+        for name, split in (("examples.json", examples), ("dev_examples.json", dev)):
+            content = [{"text_a": e.text_a, "text_b": e.text_b, "label": task.labels.index(e.label)} for e in split]
+            with open(os.path.join(staging, name), "w", encoding="utf-8") as file:
+                json.dump(content, file)
         files.rename_folder_noreplace(staging, folder)

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 from adapter_bert.common import system
 
@@ -22,6 +22,7 @@ import optimization
 import tokenization
 from adapter_bert import tasks
 from adapter_bert.devices import estimators
+from adapter_bert.experiments import cells
 from adapter_bert.model import parameters
 from adapter_bert.model.heads import ClassificationHead
 from adapter_bert.model.spec import ModelSpec
@@ -67,6 +68,23 @@ def epoch(job: common.Job) -> common.Result:
     return dict(result, seconds=[history["seconds"]], examples=history["examples"])
 
 
+def sweep(job: common.Job) -> common.Result:
+    """Run all seeds with `run_sweep.py` and return the wall-clock time of the whole command."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "sweep.toml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"tasks = [{json.dumps(job['task'])}]\nseeds = {job['seeds']}\n\n[method.adapters]\n")
+        command = [sys.executable, os.path.join(ROOT, "scripts", "run_sweep.py"), f"--sweep={path}"]
+        command += [*_run_flags(job), f"--output_dir={folder}/sweep", f"--num_train_epochs={job['epochs']}"]
+        result = common.run_command(command, os.path.join(folder, "log"), ROOT)
+        scores = [cell.dev for cell in cells.read(os.path.join(folder, "sweep", "results.csv"))]
+    with open(job["examples_file"], encoding="utf-8") as file:
+        examples = len(json.load(file))
+    seconds = [time.perf_counter() - started]
+    return dict(result, seconds=seconds, scores=scores, examples=examples * job["epochs"] * len(job["seeds"]))
+
+
 def fixed(job: common.Job) -> common.Result:
     """Train a few steps and evaluate, and return all other time: from the start to the first step, and to the exit."""
     started = time.perf_counter()
@@ -76,21 +94,13 @@ def fixed(job: common.Job) -> common.Result:
 
 def _run_classifier(job: common.Job, *flags: str) -> Tuple[common.Result, Dict[str, Any]]:
     """Train with `run_classifier.py`; return its peak memory, and the history of the run."""
-    base = job["base_dir"]
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
             os.path.join(ROOT, "run_classifier.py"),
             f"--task_name={job['task']}",
             "--do_train=true",
-            f"--data_dir={job['data_dir']}",
-            f"--vocab_file={base}/vocab.txt",
-            f"--bert_config_file={base}/bert_config.json",
-            f"--init_checkpoint={base}/bert_model.ckpt",
-            f"--max_seq_length={job['length']}",
-            f"--train_batch_size={job['batch']}",
-            f"--adapter_size={job['adapter_size']}",
-            "--learning_rate=3e-4",
+            *_run_flags(job),
             f"--seed={job['seed']}",
             f"--feature_cache_dir={folder}/features",
             f"--output_dir={folder}/run",
@@ -100,6 +110,20 @@ def _run_classifier(job: common.Job, *flags: str) -> Tuple[common.Result, Dict[s
         result = common.run_command(command, os.path.join(folder, "log"), ROOT)
         with open(os.path.join(folder, "run", "training.json")) as file:
             return result, json.load(file)
+
+
+def _run_flags(job: common.Job) -> List[str]:
+    base = job["base_dir"]
+    return [
+        f"--data_dir={job['data_dir']}",
+        f"--vocab_file={base}/vocab.txt",
+        f"--bert_config_file={base}/bert_config.json",
+        f"--init_checkpoint={base}/bert_model.ckpt",
+        f"--max_seq_length={job['length']}",
+        f"--train_batch_size={job['batch']}",
+        f"--adapter_size={job['adapter_size']}",
+        "--learning_rate=3e-4",
+    ]
 
 
 def features(job: common.Job) -> common.Result:
@@ -163,5 +187,5 @@ def sizes(job: common.Job) -> common.Result:
 
 
 if __name__ == "__main__":
-    kinds = {"step": step, "epoch": epoch, "fixed": fixed, "features": features, "predict": predict, "sizes": sizes}
-    common.answer(kinds, sys.argv)
+    kinds = {"step": step, "epoch": epoch, "sweep": sweep, "fixed": fixed, "features": features, "predict": predict}
+    common.answer({**kinds, "sizes": sizes}, sys.argv)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 # transformers would load TensorFlow where it is installed, and count its time and memory.
 os.environ["USE_TF"] = "0"
@@ -83,7 +84,7 @@ def trained_parameters(model: Any) -> List[torch.Tensor]:
 
 def make_optimizer(model: Any) -> torch.optim.Optimizer:
     """Return fused AdamW, the default of transformers' Trainer."""
-    return torch.optim.AdamW(trained_parameters(model), lr=1e-4, weight_decay=0.01, fused=True)
+    return torch.optim.AdamW(trained_parameters(model), lr=3e-4, weight_decay=0.01, fused=True)
 
 
 def train_step(model: Any, optimizer: torch.optim.Optimizer, inputs: Mapping[str, torch.Tensor]) -> float:
@@ -106,9 +107,9 @@ def step(job: common.Job) -> common.Result:
     return dict(result, trained=sum(parameter.numel() for parameter in trained_parameters(model)))
 
 
-def read_examples(job: common.Job) -> List[Dict[str, Any]]:
-    """Return the examples of the job."""
-    with open(job["examples_file"], encoding="utf-8") as file:
+def read_examples(path: str) -> List[Dict[str, Any]]:
+    """Return the examples in a file that `suites.write_part` wrote."""
+    with open(path, encoding="utf-8") as file:
         return json.load(file)
 
 
@@ -130,31 +131,83 @@ def grouped_batches(job: common.Job, encoded: List[dict], tokenizer: Any) -> Ite
     yield from torch.utils.data.DataLoader(encoded, job["batch"], sampler=sampler, collate_fn=collate, drop_last=True)
 
 
-def epoch(job: common.Job) -> common.Result:
-    """Time one epoch over real texts on a real base, including the making of batches."""
+def load(job: common.Job) -> Tuple[Any, Any]:
+    """Return the model, on a real base and with the job's method applied, and its tokenizer."""
     torch.manual_seed(job["seed"])
     transformers.utils.logging.set_verbosity_error()
-    examples = read_examples(job)
     tokenizer = transformers.AutoTokenizer.from_pretrained(job["hf_dir"])
-    columns = tokenize(tokenizer, examples, job["length"])
-    rows = zip(*columns.values())
-    encoded = [dict(zip(columns, row), labels=example["label"]) for row, example in zip(rows, examples)]
     model = transformers.BertForSequenceClassification.from_pretrained(job["hf_dir"], num_labels=common.CLASSES)
-    model = prepare(model, job).train()
+    return prepare(model, job).train(), tokenizer
+
+
+def encode(tokenizer: Any, examples: Sequence[Mapping[str, Any]], job: common.Job) -> List[Dict[str, Any]]:
+    """Return the ids and the label of each example."""
+    columns = tokenize(tokenizer, examples, job["length"])
+    return [dict(zip(columns, row), labels=example["label"]) for row, example in zip(zip(*columns.values()), examples)]
+
+
+def train(model: Any, tokenizer: Any, encoded: List[dict], job: common.Job, epochs: int) -> int:
+    """Train for whole epochs with a linear warmup and decay; return the number of steps."""
     optimizer = make_optimizer(model)
-    total = len(encoded) // job["batch"]
+    total = len(encoded) // job["batch"] * epochs
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, total // 10, total)
-    started, steps = time.perf_counter(), 0
-    for inputs in grouped_batches(job, encoded, tokenizer):
-        train_step(model, optimizer, inputs)
-        schedule.step()
-        steps += 1
+    for _ in range(epochs):
+        for inputs in grouped_batches(job, encoded, tokenizer):
+            train_step(model, optimizer, inputs)
+            schedule.step()
+    return total
+
+
+def epoch(job: common.Job) -> common.Result:
+    """Time one epoch over real texts on a real base, including the making of batches."""
+    model, tokenizer = load(job)
+    encoded = encode(tokenizer, read_examples(job["examples_file"]), job)
+    started = time.perf_counter()
+    steps = train(model, tokenizer, encoded, job, 1)
     return {"seconds": [time.perf_counter() - started], "examples": steps * job["batch"]}
+
+
+def run(job: common.Job) -> common.Result:
+    """Train one seed, evaluate the dev split in batches of similar length, and save the adapter."""
+    model, tokenizer = load(job)
+    encoded = encode(tokenizer, read_examples(job["examples_file"]), job)
+    steps = train(model, tokenizer, encoded, job, round(job["epochs"]))
+    model.eval()
+    dev = sorted(encode(tokenizer, read_examples(job["dev_file"]), job), key=lambda row: len(row["input_ids"]))
+    collate, correct = transformers.DataCollatorWithPadding(tokenizer), 0
+    with torch.inference_mode():
+        for start in range(0, len(dev), 64):
+            inputs = collate(dev[start : start + 64])
+            labels = inputs.pop("labels")
+            correct += int((model(**inputs).logits.argmax(-1) == labels).sum())
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_adapter(folder, NAME)
+    return {"examples": steps * job["batch"], "accuracy": correct / len(dev)}
+
+
+def sweep(job: common.Job) -> common.Result:
+    """Time one process for each seed, one after another, as a shell loop runs them."""
+    results, started = [], time.perf_counter()
+    for seed in job["seeds"]:
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.sides.torch_sides",
+            json.dumps({**job, "kind": "run", "seed": seed}),
+        ]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        results.append(json.loads(done.stdout.splitlines()[-1]))
+    return {
+        "seconds": [time.perf_counter() - started],
+        "examples": sum(result["examples"] for result in results),
+        "scores": [result["accuracy"] for result in results],
+        "peak_bytes": max(result["peak_bytes"] for result in results),
+    }
 
 
 def features(job: common.Job) -> common.Result:
     """Time the fast tokenizer on the whole list of texts; the ids stay in memory."""
-    examples = read_examples(job)
+    examples = read_examples(job["examples_file"])
     tokenizer = transformers.BertTokenizerFast(os.path.join(job["base_dir"], "vocab.txt"), do_lower_case=True)
     started = time.perf_counter()
     tokenize(tokenizer, examples, job["length"])
@@ -191,5 +244,5 @@ def sizes(job: common.Job) -> common.Result:
 
 
 if __name__ == "__main__":
-    kinds = {"step": step, "epoch": epoch, "features": features, "predict": predict, "sizes": sizes}
-    common.answer(kinds, sys.argv)
+    kinds = {"step": step, "epoch": epoch, "run": run, "sweep": sweep, "features": features, "predict": predict}
+    common.answer({**kinds, "sizes": sizes}, sys.argv)

@@ -52,6 +52,8 @@ def test_a_part_of_an_epoch_is_whole_batches_of_the_same_examples(tmp_path, frac
     assert len(lines) == len(examples) == count
     assert [line.split("\t")[3] for line in lines] == [example["text_a"] for example in examples]
     assert [int(line.split("\t")[1]) for line in lines] == [example["label"] for example in examples]
+    dev = json.loads((tmp_path / "part" / "dev_examples.json").read_text())
+    assert len(dev) == len((tmp_path / "part" / "dev.tsv").read_text().splitlines()) > 0
 
 
 def test_results_are_stored_and_found_again_but_not_mixed_with_another_commit(tmp_path):
