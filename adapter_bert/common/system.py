@@ -13,7 +13,7 @@ import resource
 import sys
 import threading
 from types import TracebackType
-from typing import Any, Callable, Optional, Type
+from typing import Any, Callable, Optional, Sequence, Type
 
 from adapter_bert.common import native_output, streams
 
@@ -32,6 +32,12 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in wanted.items():
             mallopt(parameter, value)
+
+
+def use_cores(cores: Sequence[int]) -> None:
+    """Limit this process to some cores, if the system supports it; call this before TensorFlow counts the cores."""
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
 
 
 def configure_tensorflow(verbose: bool = False) -> None:

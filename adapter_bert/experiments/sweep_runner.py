@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import tempfile
 import time
+from concurrent import futures
 from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, progress
+from adapter_bert.common import errors, logs, progress, system
 from adapter_bert.experiments import launchers, selection, summaries, tables
 from adapter_bert.experiments.sweep_file import Cell, Sweep
 from adapter_bert.experiments.sweep_folder import RESULTS_FILE, SweepFolder
@@ -124,7 +126,10 @@ def estimate(sweep: Sweep, folder: SweepFolder, workers: int) -> str:
         if not examples:
             return "\n".join(lines)
         first = by_task[next(iter(examples))][0]
-        speed, size = _measure(sweep, probe, first, examples[first.task])
+        with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            process.submit(system.use_cores, launchers.core_groups(workers)[0]).result()
+            process.submit(logs.show_progress, -1).result()
+            speed, size = process.submit(_measure, sweep, probe, first, examples[first.task]).result()
     mean_epochs = {task: np.mean([_epochs(sweep, folder, cell) for cell in by_task[task]]) for task in examples}
     seconds = np.mean([examples[task] * mean_epochs[task] / speed + _FIXED_SECONDS for task in examples])
     total = float(seconds) * sweep.num_cells / workers

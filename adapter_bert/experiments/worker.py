@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import sys
 import time
 import traceback
@@ -19,8 +18,8 @@ from typing import Any, Callable, Dict, Iterator, Optional
 from adapter_bert.common import system
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2 and hasattr(os, "sched_setaffinity"):  # before TensorFlow counts the cores
-        os.sched_setaffinity(0, [int(core) for core in sys.argv[2].split(",")])
+    if len(sys.argv) > 2:
+        system.use_cores([int(core) for core in sys.argv[2].split(",")])
     system.configure_tensorflow()
 
 import tensorflow.compat.v1 as tf
@@ -146,7 +145,7 @@ def _logged_to(path: str) -> Iterator[None]:
 def main() -> None:
     """Work on the sweep in the folder given on the command line."""
     logs.show_progress()
-    tf.logging.info("Worker %d of the sweep %s", os.getpid(), sys.argv[1])
+    tf.logging.info("Worker of the sweep %s", sys.argv[1])
     work(SweepFolder(sys.argv[1]), WarmEngine())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import Dict
 
 import numpy as np
 import pytest
@@ -29,7 +29,11 @@ def scores_of(seeds: int) -> Dict[str, np.ndarray]:
 @pytest.mark.parametrize("seeds", [3, 5, 20])
 def test_the_interval_of_a_macro_average_equals_rliables(rliable, seeds):
     scores = scores_of(seeds)
-    runs: List = [make_cell(scores[task][seed], seed, task=task, method="full", kind="full") for task in TASKS for seed in range(seeds)]
+    runs = [
+        make_cell(scores[task][seed], seed, task=task, method="full", kind="full")
+        for task in TASKS
+        for seed in range(seeds)
+    ]
     average = summaries.macro_average(runs, "full", TASKS)
     matrix = {"full": 100 * np.stack([scores[task] for task in TASKS], axis=1)}  # [seeds, tasks]
     random = np.random.RandomState(1)
