@@ -62,7 +62,8 @@ def main(argv: Sequence[str]) -> None:
         print(f"{folder.add_known(sweep, FLAGS.known_results)} runs are taken from {FLAGS.known_results}.")
     if FLAGS.slurm:
         jobs = launchers.submit(folder, workers, sweep_runner.parse_options(FLAGS.slurm))
-        print(f"Submitted {len(jobs)} workers: {', '.join(jobs)}. Run this command without --slurm to see the results.")
+        report = f"python scripts/make_report.py --sweep={FLAGS.output_dir}"
+        print(f"Submitted {len(jobs)} workers: {', '.join(jobs)}. For the results so far, run: {report}")
         return
     if not sweep_runner.run(sweep, folder, workers):
         sys.exit("run_sweep.py: some runs have failed; see above. --retry_failed runs them again.")
@@ -75,7 +76,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("preset", None, "Name of a built-in sweep file, e.g. glue.")
     flags.DEFINE_list("tasks", None, "Tasks to run, separated by commas. Default: those of the sweep file.")
     flags.DEFINE_list("seeds", None, "Seeds, separated by commas. Default: those of the sweep file.")
-    flags.DEFINE_integer("workers", None, "Processes, which share the cores. Default: one per core.", lower_bound=1)
+    flags.DEFINE_integer("workers", None, "Number of processes. Default: one per GPU, or one per core.", lower_bound=1)
     flags.DEFINE_string(
         "slurm", None, "Run the workers as SLURM jobs with these options, e.g. timeout_min=600,mem_gb=8."
     )

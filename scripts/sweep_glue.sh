@@ -17,7 +17,8 @@ root=$(dirname "$0")/..
 
 for seed in 1 2 3 4 5; do
   "$python" "$root/run_classifier.py" --task_name="$task" --do_train=true --do_eval=true --data_dir="$data" \
-    --bert_dir="$bert" --max_seq_length=128 --train_batch_size=32 --learning_rate=3e-4 --num_train_epochs=3.0 \
+    --vocab_file="$bert/vocab.txt" --bert_config_file="$bert/bert_config.json" \
+    --init_checkpoint="$bert/bert_model.ckpt" --max_seq_length=128 --train_batch_size=32 --learning_rate=3e-4 --num_train_epochs=3.0 \
     --seed=$seed --output_dir="$output/seed_$seed" "$@"
 done
 
@@ -27,5 +28,5 @@ for seed in 1 2 3 4 5; do
 done | grep -v loss | LC_ALL=C sort -k3,3 -k2,2n | awk '
   function flush() { if (n) printf "mean    %-12s %.4f  (%d seeds)\n", name, sum / n, n; n = sum = 0 }
   $3 != name { flush(); name = $3 }
-  { print; sum += $5; n++ }
+  { printf "%s %-2s %-12s %.4f\n", $1, $2, $3, $5; sum += $5; n++ }
   END { flush() }'

@@ -10,7 +10,7 @@ import difflib
 import functools
 import os
 import sys
-from typing import Callable, Iterable, Optional
+from typing import Callable, Iterable, Mapping, Optional
 
 from adapter_bert.common import streams
 
@@ -24,6 +24,19 @@ _MESSAGE_LENGTH = 4000
 
 class UserError(ValueError):
     """Wrong input. The text says what was found, where, what was expected and what to do."""
+
+
+class DivergedError(UserError):
+    """Training has diverged: its loss is not finite.
+
+    Attributes:
+      step: the step of the loss.
+      parameters: counts of the model, `total` and `trained`.
+    """
+
+    def __init__(self, text: str, step: int, parameters: Mapping[str, int]) -> None:
+        super().__init__(text)
+        self.step, self.parameters = step, parameters
 
 
 class StoppedError(Exception):

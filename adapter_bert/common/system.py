@@ -10,15 +10,18 @@ import importlib.util
 import os
 import re
 import resource
+import signal
+import subprocess
 import sys
 import threading
 from types import TracebackType
-from typing import Any, Callable, Optional, Sequence, Type
+from typing import Any, Callable, List, Optional, Sequence, Type
 
 from adapter_bert.common import native_output, streams
 
 # Parameters of mallopt, from glibc's malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
+_PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 
 
 def keep_freed_memory() -> None:
@@ -38,6 +41,24 @@ def use_cores(cores: Sequence[int]) -> None:
     """Limit this process to some cores, if the system supports it; call this before TensorFlow counts the cores."""
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
+
+
+def end_with_parent() -> None:
+    """Let this process receive SIGTERM when its parent ends, however that happens (Linux only)."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def gpus() -> List[str]:
+    """Return the names of the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [str(index) for index, line in enumerate(listed.stdout.splitlines()) if line.startswith(b"GPU ")]
 
 
 def configure_tensorflow(verbose: bool = False) -> None:

@@ -10,12 +10,14 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from adapter_bert.common import errors, parallel
+from adapter_bert.common import errors, parallel, system
 from adapter_bert.experiments.sweep_file import Cell, Sweep
 from adapter_bert.experiments.sweep_folder import SweepFolder
 
 _POLL_SECONDS = 1.0
 _STOP_SECONDS = 120.0
+# A job is requeued at its time limit until the sweep is done; submitit's own default is three times.
+_MAX_REQUEUES = 1000
 
 
 def worker_command(folder: SweepFolder, cores: Sequence[int] = ()) -> List[str]:
@@ -38,24 +40,27 @@ def core_groups(workers: int) -> List[List[int]]:
 class _Worker:
     """A worker process and the cells that it announces."""
 
-    def __init__(self, folder: SweepFolder, index: int, cores: Sequence[int]) -> None:
+    def __init__(self, folder: SweepFolder, name: str, cores: Sequence[int], gpu: Optional[str]) -> None:
         os.makedirs(folder.file("workers"), exist_ok=True)
-        self._log = folder.file("workers", f"worker-{index}.log")
-        self._announced = folder.file("workers", f"worker-{index}.jsonl")
+        self._log = folder.file("workers", f"{name}.log")
+        self._announced = folder.file("workers", f"{name}.jsonl")
         self._command = worker_command(folder, cores)
+        self._device = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
         self.process: subprocess.Popen = self.start()
 
     def start(self) -> subprocess.Popen:
         """Start the process, or restart it after it has ended."""
         package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        with open(self._announced, "wb") as output, open(self._log, "ab") as log:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self._announced)  # a worker of an earlier launcher may still write to it
+        with open(self._announced, "xb") as output, open(self._log, "ab") as log:
             self.process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=log,
-                env=dict(os.environ, PYTHONPATH=path),
+                env={**os.environ, **self._device, "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C reaches the launcher, which stops the workers
             )
         return self.process
@@ -72,12 +77,18 @@ class _Worker:
             return "".join(file.readlines()[-5:]).strip()
 
 
-def run_locally(folder: SweepFolder, sweep: Sweep, workers: int, report: Callable[[int], None]) -> None:
-    """Run the sweep with this many processes, which share the cores; call `report` with the number of busy ones.
+def run_locally(
+    folder: SweepFolder, sweep: Sweep, workers: int, report: Callable[[int], None], name: str = "worker"
+) -> None:
+    """Run the sweep with this many processes, which share cores and GPUs; call `report` with the number of busy ones.
 
-    A worker that is killed is replaced, and its cell continues from its checkpoint.
+    A worker that is killed is replaced, and its cell continues from its checkpoint. `name` is that of their logs.
     """
-    started = [_Worker(folder, index, cores) for index, cores in enumerate(core_groups(workers))]
+    gpus: Sequence[Optional[str]] = system.gpus() or [None]
+    started = [
+        _Worker(folder, f"{name}-{index}", cores, gpus[index % len(gpus)])
+        for index, cores in enumerate(core_groups(workers))
+    ]
     try:
         while started:
             time.sleep(_POLL_SECONDS)
@@ -118,14 +129,13 @@ def _stop(workers: Sequence[_Worker]) -> None:
 class SlurmWorker:
     """A worker as a `submitit` job. A job that reaches its time limit is requeued."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, index: int) -> None:
+        self._path, self._index = path, index
 
     def __call__(self) -> None:
-        """Run the worker; raise an error if it fails."""
-        done = subprocess.run(worker_command(SweepFolder(self._path)), stdin=subprocess.DEVNULL)
-        if done.returncode:
-            raise RuntimeError(f"the worker ended with exit code {done.returncode}")
+        """Run a worker with the cores and GPUs of the job."""
+        folder = SweepFolder(self._path)
+        run_locally(folder, folder.sweep(), 1, lambda _: None, f"slurm-{self._index}")
 
     def checkpoint(self) -> Any:
         """Return the job that continues this one."""
@@ -140,13 +150,13 @@ def submit(folder: SweepFolder, workers: int, options: Dict[str, Any]) -> List[s
         import submitit
     except ImportError:
         raise errors.UserError("SLURM needs the package submitit: pip install 'submitit>=1.5'.") from None
-    executor = submitit.AutoExecutor(folder=folder.file("slurm"), cluster="slurm")
+    executor = submitit.AutoExecutor(folder=folder.file("slurm"), cluster="slurm", slurm_max_num_timeout=_MAX_REQUEUES)
     executor.update_parameters(name="adapter-bert-sweep", **options)
     with executor.batch():
-        jobs = [executor.submit(SlurmWorker(os.path.abspath(folder.path))) for _ in range(workers)]
+        jobs = [executor.submit(SlurmWorker(os.path.abspath(folder.path), index)) for index in range(workers)]
     return [job.job_id for job in jobs]
 
 
 def default_workers() -> int:
-    """Return the number of workers for this machine: one per core, which is most efficient for small networks."""
-    return parallel.num_cores()
+    """Return the number of workers for this machine: one per GPU, or one per core, best for small networks."""
+    return len(system.gpus()) or parallel.num_cores()

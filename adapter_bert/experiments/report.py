@@ -1,4 +1,4 @@
-"""The report of a sweep: one HTML page with tables, figures, settings, and the curves and log of each cell.
+"""The report of sweeps: one HTML page with tables, figures, settings, and the curves and log of each cell.
 
 The page is self-contained: it needs no other files, scripts or network access. The same folder gives the same page.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from matplotlib.figure import Figure
 
@@ -17,7 +17,7 @@ from adapter_bert.experiments import figures, published, report_data, tables, we
 from adapter_bert.experiments.cells import CellResult
 from adapter_bert.experiments.report_data import DONE, FAILED, UNFINISHED, CellRecord, SweepRecord
 from adapter_bert.experiments.selection import group
-from adapter_bert.experiments.summaries import compare, summarize
+from adapter_bert.experiments.summaries import compare, compare_over_tasks, summarize
 from adapter_bert.experiments.tables import ResultTable
 
 OUTPUT_FILE = "report.html"
@@ -40,25 +40,29 @@ class FigureOfReport(NamedTuple):
     figure: Figure
 
 
-def write(folder: str, output: str = "") -> str:
-    """Write the report of the sweep in a folder, and its tables and figures as files; return the path of the report.
+def write(folders: Sequence[str], output: str = "") -> str:
+    """Write the report of one or several sweeps, and its tables and figures as files; return the path of the report.
 
     Args:
-      folder: output folder of the sweep. The folders `tables` and `figures` are created in it.
-      output: the HTML file; `report.html` in the folder of the sweep by default.
+      folders: output folders of the sweeps. The folders `tables` and `figures` are created in the first. The tables
+        take a cell that several sweeps have from the first of them.
+      output: the HTML file; `report.html` in the first folder by default.
     """
-    record = report_data.read(folder)
+    records = [report_data.read(folder) for folder in folders]
+    results = list({cell.name: cell for record in reversed(records) for cell in record.results}.values())
+    results.sort(key=lambda cell: cell.name)
+    folder = folders[0]
     output = output or os.path.join(folder, OUTPUT_FILE)
     for path in (os.path.join(folder, "tables"), os.path.join(folder, "figures"), os.path.dirname(output) or "."):
         files.make_folder(path)
-    shown = tables_of(record.results)
+    shown = tables_of(results)
     for each in shown:
         each.table.save(os.path.join(folder, "tables", each.stem))
     images = []
-    for stem, caption, figure in figures_of(record.results):
+    for stem, caption, figure in figures_of(results):
         _, svg = figures.save(figure, os.path.join(folder, "figures", stem))
         images.append((caption, files.read_bytes(svg, f"Cannot read {svg}")))
-    files.write_text(output, render(record, shown, images))
+    files.write_text(output, render(records, shown, images))
     return output
 
 
@@ -75,6 +79,12 @@ def tables_of(cells: Sequence[CellResult]) -> List[TableOfReport]:
             for method in _methods(runs, "adapter", "top_layers", "layer_norm", "head")
             for each in compare(runs, method, baseline, split)
         ]
+        over_tasks = (
+            compare_over_tasks(cells, method, baseline, split)
+            for baseline in _methods(cells, "full")
+            for method in _methods(cells, "adapter", "top_layers", "layer_norm", "head")
+        )
+        comparisons += [each for each in over_tasks if each]
         if comparisons:
             caption = f"Differences from full fine-tuning, {split} split, paired by seed"
             found.append(TableOfReport(f"comparison_{split}", caption, tables.comparison_table(comparisons)))
@@ -166,7 +176,7 @@ def _as_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def render(record: SweepRecord, shown: Sequence[TableOfReport], images: Sequence[Tuple[str, bytes]]) -> str:
+def render(records: Sequence[SweepRecord], shown: Sequence[TableOfReport], images: Sequence[Tuple[str, bytes]]) -> str:
     """Return the page; `images` are pairs of caption and SVG."""
     blocks: Dict[str, List[str]] = {"comparison": [], "summary": [], "paper": []}
     for stem, caption, table in shown:
@@ -174,15 +184,23 @@ def render(record: SweepRecord, shown: Sequence[TableOfReport], images: Sequence
         block.append(f"<h3>{web_page.escape(caption)}</h3>{web_page.table(caption, table)}")
     pictures = "\n".join(web_page.image(svg, caption) for caption, svg in images)
     sections = {
-        "Summary": _summary(record),
+        "Summary": _of_each(records, _summary),
         "Comparison with full fine-tuning": "\n".join(blocks["comparison"]),
         "Results": "\n".join(blocks["summary"]),
         "Next to the paper": "\n".join(blocks["paper"]),
         "Figures": f'<div class="figures">{pictures}</div>' if images else "",
-        "Settings": _settings(record.sweep),
-        "Cells": _cells(record.cells),
+        "Settings": _of_each(records, _settings),
+        "Cells": _of_each(records, _cells),
     }
-    return web_page.page(f"Sweep {record.name}", sections)
+    names = ", ".join(record.name for record in records)
+    return web_page.page(f"Sweep {names}" if len(records) == 1 else f"Sweeps {names}", sections)
+
+
+def _of_each(records: Sequence[SweepRecord], render_one: Callable[[SweepRecord], str]) -> str:
+    """Return a section, with a heading for each sweep if there are several."""
+    if len(records) == 1:
+        return render_one(records[0])
+    return "\n".join(f"<h3>{web_page.escape(record.name)}</h3>{render_one(record)}" for record in records)
 
 
 def _summary(record: SweepRecord) -> str:
@@ -204,7 +222,8 @@ def _summary(record: SweepRecord) -> str:
     return web_page.facts(values.items()) + (web_page.table("Failed cells", table, is_text=True) if failed else "")
 
 
-def _settings(sweep: Mapping[str, Any]) -> str:
+def _settings(record: SweepRecord) -> str:
+    sweep = record.sweep
     rows = [("all cells", _flags(sweep["flags"]), "", "")]
     rows += [(f"task {task}", _flags(flags), "", "") for task, flags in sweep["task_flags"].items()]
     rows += [
@@ -221,7 +240,8 @@ def _flags(values: Mapping[str, Any]) -> str:
     return ", ".join(texts)
 
 
-def _cells(cells: Sequence[CellRecord]) -> str:
+def _cells(record: SweepRecord) -> str:
+    cells = record.cells
     blocks = [f'<p class="note">Scores and losses as in results.json. {len(cells)} cells have started.</p>']
     for task, records in _by_task(cells).items():
         blocks.append(f"<h3>{web_page.escape(task)}</h3>")

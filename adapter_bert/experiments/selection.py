@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import json
 import math
-from typing import Any, Callable, Dict, Hashable, Iterable, List, Tuple, TypeVar
+from typing import Any, Callable, Dict, Hashable, Iterable, List, Sequence, Tuple, TypeVar
 
 import numpy as np
 
@@ -36,8 +36,9 @@ def by_task_and_method(cells: Iterable[CellResult]) -> Dict[Tuple[str, str], Lis
 def select_best(cells: Iterable[CellResult]) -> List[CellResult]:
     """Return the cells, for all seeds, of the best setting on dev for each task and method.
 
-    The best setting has the highest mean over its seeds; ties go to the lower mean loss. Settings with a diverged run,
-    which has no finite score, come last: ignoring such runs would favor unstable settings.
+    The best setting has the highest mean over the seeds that all settings have; ties go to the lower mean loss. (After
+    a grid search, only the best setting has all seeds.) Settings with a diverged run, which has no finite score, come
+    last: ignoring such runs would favor unstable settings.
     """
     best = []
     for (task, method), candidates in by_task_and_method(cells).items():
@@ -48,11 +49,13 @@ def select_best(cells: Iterable[CellResult]) -> List[CellResult]:
                 "sweep with one of them."
             )
         settings = group(candidates, lambda cell: json.dumps(cell.settings, sort_keys=True))
-        best += max(settings.values(), key=_rank)
+        seeds = [{cell.seed for cell in runs} for runs in settings.values()]
+        shared = set.intersection(*seeds) or set.union(*seeds)
+        best += max(settings.values(), key=lambda runs: _rank([cell for cell in runs if cell.seed in shared]))
     return best
 
 
-def _rank(cells: Iterable[CellResult]) -> Tuple[bool, float, float]:
+def _rank(cells: Sequence[CellResult]) -> Tuple[bool, float, float]:
     scores = [cell.percent() for cell in cells]
     finite = [score for score in scores if score is not None]
     losses = [math.inf if cell.loss is None else cell.loss for cell in cells]

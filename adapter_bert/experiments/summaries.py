@@ -164,12 +164,36 @@ def compare(cells: Iterable[CellResult], method: str, baseline: str, split: str 
         one, other = _by_seed(runs, split), _by_seed(best.get((task, baseline), []), split)
         differences = tuple(one[seed] - other[seed] for seed in one if seed in other)
         if differences:
-            mean, interval = float(np.mean(differences)), _paired_interval(differences)
-            detectable = detectable_difference(differences)
-            comparisons.append(
-                Comparison(task, method, baseline, runs[0].metric, split, differences, mean, interval, detectable)
-            )
+            comparisons.append(_comparison(task, method, baseline, runs[0].metric, split, differences))
     return comparisons
+
+
+def compare_over_tasks(
+    cells: Iterable[CellResult], method: str, baseline: str, split: str = "dev"
+) -> Optional[Comparison]:
+    """Compare two methods by the mean of their scores over all tasks that have both, paired by seed.
+
+    Return None with fewer than two such tasks, or without a seed that all of them have.
+    """
+    cells = list(cells)
+    best = by_task_and_method(select_best(cells))
+    tasks = [task for task, name in best if name == method and (task, baseline) in best]
+    by_seed = [(_by_seed(best[task, method], split), _by_seed(best[task, baseline], split)) for task in tasks]
+    seeds = set.intersection(*({*one} & {*other} for one, other in by_seed)) if by_seed else set()
+    if len(tasks) < 2 or not seeds:
+        return None
+    differences = tuple(float(np.mean([one[seed] - other[seed] for one, other in by_seed])) for seed in sorted(seeds))
+    metrics = dict.fromkeys(best[task, method][0].metric for task in tasks)
+    return _comparison(f"mean of {len(tasks)} tasks", method, baseline, ", ".join(metrics), split, differences)
+
+
+def _comparison(
+    task: str, method: str, baseline: str, metric: str, split: str, differences: Tuple[float, ...]
+) -> Comparison:
+    mean, interval = float(np.mean(differences)), _paired_interval(differences)
+    return Comparison(
+        task, method, baseline, metric, split, differences, mean, interval, detectable_difference(differences)
+    )
 
 
 def _paired_interval(differences: Sequence[float]) -> Optional[Interval]:

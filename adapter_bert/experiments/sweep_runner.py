@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 from concurrent import futures
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -46,8 +46,9 @@ class _Progress:
             return
         self._logged = now
         status = self._folder.status(self._sweep)
-        for name in sorted(set(status.failures) - self._failed):
-            tf.logging.warning("Failed: %s: %s", name, status.failures[name])
+        new = {name: status.failures[name] for name in sorted(set(status.failures) - self._failed)}
+        for error, names in selection.group(new, new.__getitem__).items():
+            tf.logging.warning("Failed: %s: %s", errors.first_names(names, 1), error)
         self._failed = set(status.failures)
         done = len(status.results) + len(status.failures)
         if (done, running) != self._shown:
@@ -82,15 +83,18 @@ def run(sweep: Sweep, folder: SweepFolder, workers: int) -> bool:
     if results:
         print(tables.summary_table(summaries.summarize(results)).markdown())
     status = folder.status(sweep)
-    for name, error in status.failures.items():
-        tf.logging.warning("Failed: %s: %s\n%s", name, error, "\n".join(_log_of(folder, name)))
+    _report_failures(folder, status.failures)
     tf.logging.info("***** %d runs: %s *****", len(results), folder.file(RESULTS_FILE))
     return not status.failures
 
 
-def _log_of(folder: SweepFolder, name: str) -> List[str]:
-    with open(folder.file("cells", *name.split("/"), "failure.json"), encoding="utf-8") as file:
-        return [f"  {line}" for line in json.load(file)["log"]]
+def _report_failures(folder: SweepFolder, failures: Mapping[str, str]) -> None:
+    """Log each error once, with the cells that it stopped and the end of the first one's log."""
+    for error, names in selection.group(failures, failures.__getitem__).items():
+        tf.logging.warning("Failed: %s: %s", errors.first_names(names), error)
+        with open(folder.file("cells", *names[0].split("/"), "failure.json"), encoding="utf-8") as file:
+            for line in json.load(file)["log"]:
+                tf.logging.warning("  %s", line)
 
 
 def parse_options(text: str) -> Dict[str, Any]:
@@ -112,8 +116,9 @@ def estimate(sweep: Sweep, folder: SweepFolder, workers: int) -> str:
     lines = [
         f"{sweep.num_cells} runs: {len(sweep.tasks)} tasks, {len(sweep.methods)} methods, {len(sweep.seeds)} seeds"
     ]
-    if os.path.exists(folder.file("sweep.json")):
-        lines[0] += f"; {len(folder.status(sweep).results)} are done"
+    done = len(folder.status(sweep).results) if os.path.exists(folder.file("sweep.json")) else 0
+    if done:
+        lines[0] += f"; {done} are done"
     by_task = selection.group(sweep.grid_cells(), lambda cell: cell.task)
     with tempfile.TemporaryDirectory() as scratch:
         probe = SweepFolder(scratch)
@@ -132,9 +137,10 @@ def estimate(sweep: Sweep, folder: SweepFolder, workers: int) -> str:
             speed, size = process.submit(_measure, sweep, probe, first, examples[first.task]).result()
     mean_epochs = {task: np.mean([_epochs(sweep, folder, cell) for cell in by_task[task]]) for task in examples}
     seconds = np.mean([examples[task] * mean_epochs[task] / speed + _FIXED_SECONDS for task in examples])
-    total = float(seconds) * sweep.num_cells / workers
+    remaining = max(sweep.num_cells * len(examples) // len(sweep.tasks) - done, 0)
+    total = float(seconds) * remaining / workers
     lines.append(f"About {progress.format_seconds(total)} with {workers} workers, at {speed:.0f} examples/s each")
-    lines.append(f"About {size * sweep.num_cells / 1e6:,.0f} MB of disk space for finished runs")
+    lines.append(f"About {size * remaining / 1e6:,.0f} MB of disk space for finished runs")
     return "\n".join(lines)
 
 

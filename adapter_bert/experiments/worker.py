@@ -24,12 +24,14 @@ if __name__ == "__main__":
 
 import tensorflow.compat.v1 as tf
 
+from adapter_bert import tasks
 from adapter_bert.common import errors, locks, logs
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.experiments.cells import CellResult
 from adapter_bert.experiments.sweep_file import Cell, Sweep
 from adapter_bert.experiments.sweep_folder import SweepFolder
 from adapter_bert.settings.groups import Settings
+from adapter_bert.settings.squad import SquadSettings
 from adapter_bert.training import classification, span_extraction
 from adapter_bert.training.engine import Engine, WarmEngine
 from adapter_bert.weights.run_folder import RunFolder
@@ -87,6 +89,10 @@ def _run(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> None:
             assert results is not None, "a cell evaluates the dev split"
     except errors.StoppedError:
         raise
+    except errors.DivergedError as error:
+        tf.logging.warning("%s: %s", cell.name, error)
+        folder.write_result(cell, _diverged(cell, settings, error), RunFolder(folder.run_path(cell)).history().seconds)
+        return
     except Exception as error:  # must not stop the other cells
         text = str(error) if isinstance(error, errors.UserError) else errors.reason(error)
         if not isinstance(error, (errors.UserError, OSError)):
@@ -99,19 +105,39 @@ def _run(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> None:
     run.remove_weights(keep_pack=settings.tuning_mode in ("adapter", "layer_norm", "head"))
 
 
-def summarize(cell: Cell, settings: Settings, results: EvalResults) -> CellResult:
-    """Return the result of a cell."""
-    metric = results.primary_metric
+def _describe(cell: Cell, settings: Settings) -> Dict[str, Any]:
+    """Return the fields of a result that do not depend on the run."""
     swept = dict(cell.swept)
     if settings.tuning_mode == "adapter":
         swept.setdefault("adapter_size", settings.adapter_size)
+    fields = {name: getattr(cell, name) for name in ("name", "task", "method", "seed")}
+    return {**fields, "kind": settings.tuning_mode, "settings": swept}
+
+
+def _diverged(cell: Cell, settings: Settings, error: errors.DivergedError) -> CellResult:
+    """Return the result of a cell whose loss is not finite: it counts as a run without a score."""
+    known = tasks.get(cell.task).primary_metric if tasks.is_known(cell.task) else "accuracy"
     return CellResult(
-        name=cell.name,
-        task=cell.task,
-        method=cell.method,
-        kind=settings.tuning_mode,
-        settings=swept,
-        seed=cell.seed,
+        **_describe(cell, settings),
+        metric=getattr(settings, "primary_metric", None) or ("f1" if isinstance(settings, SquadSettings) else known),
+        dev=None,
+        test=None,
+        metrics={},
+        majority=None,
+        collapsed=False,
+        loss=None,
+        trained_params=error.parameters["trained"],
+        total_params=error.parameters["total"],
+        steps=error.step,
+        fingerprint="",
+    )
+
+
+def summarize(cell: Cell, settings: Settings, results: EvalResults) -> CellResult:
+    """Return the result of a cell."""
+    metric = results.primary_metric
+    return CellResult(
+        **_describe(cell, settings),
         metric=metric,
         dev=results.primary,
         test=results.test.get("metrics", {}).get(metric),
@@ -144,6 +170,7 @@ def _logged_to(path: str) -> Iterator[None]:
 @errors.exits_on_user_error
 def main() -> None:
     """Work on the sweep in the folder given on the command line."""
+    system.end_with_parent()
     logs.show_progress()
     tf.logging.info("Worker of the sweep %s", sys.argv[1])
     work(SweepFolder(sys.argv[1]), WarmEngine())

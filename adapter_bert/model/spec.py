@@ -45,6 +45,13 @@ class ModelSpec:
         """Name -> shape of the trainable variables."""
         return {name: self.shapes[name] for name in self.trained_names}
 
+    def parameter_counts(self) -> Dict[str, int]:
+        """Return the number of parameters, `total` and `trained`."""
+        return {
+            "total": parameters.count(self.shapes),
+            "trained": parameters.count(self.shapes, self.trained_names),
+        }
+
     @property
     def base_names(self) -> List[str]:
         """Names of the variables of BERT itself: neither adapters nor head."""

@@ -158,13 +158,16 @@ class TrainingLoop:
         except (tf.train.NanLossDuringTrainingError, tf.errors.InvalidArgumentError) as error:
             if isinstance(error, tf.errors.InvalidArgumentError) and optimization.NOT_FINITE not in str(error):
                 raise
-            failed_at = f" at step {self._progress.step + 1}" if self._progress else ""
+            step = self._progress.step + 1 if self._progress else 0
+            failed_at = f" at step {step}" if step else ""
             saved = [tf.train.latest_checkpoint(self._folder.path)]
             saved += [self._folder.pack_path] if self._folder.has_pack() else []
             good = ", ".join(path for path in saved if path) or "none were saved yet"
-            raise errors.UserError(
+            raise errors.DivergedError(
                 f"The loss became NaN or infinite{failed_at}: lower --learning_rate (it is {settings.learning_rate}) "
-                f"and use another --output_dir. Last good weights: {good}."
+                f"and use another --output_dir. Last good weights: {good}.",
+                step,
+                self._trainer.spec.parameter_counts(),
             ) from None
         except (OSError, RuntimeError, tf.errors.OpError) as error:
             if isinstance(error, OSError) or _FILE_SYSTEM_ERROR.search(str(error)):

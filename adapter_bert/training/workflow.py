@@ -15,7 +15,6 @@ from adapter_bert.evaluation.class_report import MATRIX_CLASSES, ClassReport
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.evaluation.scores import Row, Scores
-from adapter_bert.model import parameters
 from adapter_bert.model.heads import Head
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.settings.groups import Settings
@@ -164,10 +163,7 @@ def report(
         collapsed=scores.collapsed,
         step=weights.step,
         seed=record.seed,
-        parameters={
-            "total": parameters.count(spec.shapes),
-            "trained": parameters.count(spec.shapes, spec.trained_names),
-        },
+        parameters=spec.parameter_counts(),
         training=trainer.folder.history().summary(),
         fingerprints={
             "base": record.fingerprints.get("base"),

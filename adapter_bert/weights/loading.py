@@ -287,7 +287,7 @@ class _Resolver:
         if for_training:
             return not mismatch
         if not has_head:
-            tf.logging.warning("The %s contains no head; evaluating an untrained one.", top)
+            tf.logging.warning("The %s contains no head: its weights are random.", top)
         elif mismatch:
             raise errors.UserError(f"The {top} has the head of another task: {mismatch}")
         elif not has_adapters:

@@ -11,8 +11,9 @@ import subprocess
 
 import pytest
 
-from adapter_bert.experiments import cells, figures, report, report_data, web_page
+from adapter_bert.experiments import cells, figures, report, report_data, sweep_file, web_page
 from adapter_bert.experiments.summaries import expected_maximum
+from adapter_bert.experiments.sweep_folder import SweepFolder
 from adapter_bert.experiments.tables import ResultTable
 from tests.experiments.sweeps import make_cell, sweep
 from tests.helpers import assert_mentions, message_of, run_command
@@ -88,7 +89,7 @@ def small_sweep():
 
 
 def read_report(folder, output="") -> str:
-    with open(report.write(str(folder), output), encoding="utf-8") as file:
+    with open(report.write([str(folder)], output), encoding="utf-8") as file:
         return file.read()
 
 
@@ -123,7 +124,7 @@ class Outline(html.parser.HTMLParser):
 def folder(tmp_path_factory) -> str:
     """A sweep with its report. Read only."""
     path = write_sweep(tmp_path_factory.mktemp("sweep"), small_sweep())
-    report.write(path)
+    report.write([path])
     return path
 
 
@@ -242,7 +243,7 @@ def test_a_cell_may_have_the_name_of_a_file(tmp_path):
 ])  # fmt: skip
 def test_another_or_damaged_description_is_reported(tmp_path, content, expected):
     write_json(tmp_path, "sweep.json", content)
-    assert_mentions(message_of(report.write, str(tmp_path)), "sweep.json", expected)
+    assert_mentions(message_of(report.write, [str(tmp_path)]), "sweep.json", expected)
 
 
 def test_results_of_another_version_are_reported(tmp_path):
@@ -252,7 +253,7 @@ def test_results_of_another_version_are_reported(tmp_path):
         text = file.read()
     with open(path, "w", encoding="utf-8") as file:
         file.write(text.replace("\n1,", "\n9,"))
-    assert_mentions(message_of(report.write, str(tmp_path)), "results.csv", "version 1", "9")
+    assert_mentions(message_of(report.write, [str(tmp_path)]), "results.csv", "version 1", "9")
     assert not os.path.exists(os.path.join(str(tmp_path), "report.html"))
 
 
@@ -267,6 +268,32 @@ def test_the_command_prints_the_path(tmp_path):
     write_sweep(tmp_path, [make_cell()])
     run = run_command({"sweep": tmp_path, "output": tmp_path / "page.html"}, "scripts/make_report.py")
     assert (run.returncode, run.stdout.splitlines()[-1]) == (0, str(tmp_path / "page.html"))
+
+
+def test_several_sweeps_share_a_report(tmp_path):
+    full, other = make_cell(method="full", kind="full", name="CoLA/full/seed=1"), make_cell(0.7, 2)
+    first = write_sweep(tmp_path / "first", [make_cell(), full])
+    second = write_sweep(tmp_path / "second", [make_cell(0.9), other])
+    with open(report.write([first, second]), encoding="utf-8") as file:
+        text = " ".join(Outline(file.read()).texts)
+    assert_mentions(text, "Sweeps first, second", "adapters 64 - full")
+    with open(os.path.join(first, "tables", "summary_dev.csv")) as file:
+        rows = [line.split(",") for line in file.read().splitlines()]
+    (adapters,) = [row for row in rows if row[1] == "adapters 64"]
+    assert adapters[4:6] == ["2", "75.00"], "80 from the first sweep, 70 from the second"
+    assert not os.path.exists(os.path.join(second, "tables"))
+
+
+def test_the_command_includes_cells_that_finished_since_the_last_one(tmp_path):
+    folder = SweepFolder(str(tmp_path))
+    folder.start(sweep_file.read(sweep_file.preset_path("reproduction"), {"bert_dir": "minilm"}))
+    for cell in folder.sweep().grid_cells()[:2]:
+        named = {name: getattr(cell, name) for name in ("name", "task", "method")}
+        folder.write_result(cell, make_cell(0.7, cell.seed, **named), 1.0)
+    run = run_command({"sweep": tmp_path}, "scripts/make_report.py")
+    assert run.returncode == 0, run.stdout
+    assert len(cells.read(folder.file("results.csv"))) == 2
+    assert (tmp_path / "tables" / "summary_dev.md").exists()
 
 
 def test_all_suites_of_a_sweep_have_tables_and_figures():

@@ -16,7 +16,14 @@ def _runs(rate, scores, **changes):
 def test_the_highest_mean_over_the_seeds_wins_not_the_highest_run():
     lucky, steady = _runs(1e-3, [0.9, 0.1, 0.8]), _runs(3e-4, [0.7, 0.8, 0.75])
     assert select_best(lucky + steady) == steady
-    assert select_best(lucky + steady + _runs(1e-4, [0.76])) == _runs(1e-4, [0.76])
+
+
+def test_settings_are_compared_on_the_seeds_that_all_of_them_have():
+    selected, other = _runs(1e-4, [0.4, 0.33, 0.34]), _runs(3e-4, [0.38])  # after a grid search with one seed
+    assert select_best(selected + other) == selected
+    assert select_best(other + selected) == selected
+    later = [make_cell(0.9, seed=4, settings={"learning_rate": 1e-3})]
+    assert select_best(selected + later) == later, "no seed in common"
 
 
 def test_ties_go_to_the_lower_loss():

@@ -107,6 +107,19 @@ def test_only_common_seeds_and_tasks_are_compared():
     assert compare(cells, "adapters 64", "none") == []
 
 
+def test_comparisons_over_tasks_pair_the_means_of_each_seed():
+    tasks = ["CoLA", "MRPC", "RTE"]
+    cells = [cell for cell in sweep() if cell.task in tasks]
+    over = summaries.compare_over_tasks(cells, "adapters 64", "full")
+    single = {each.task: each.differences for each in compare(cells, "adapters 64", "full")}
+    numbers = [min(map(len, single.values()))]
+    means = np.mean([single[task][: numbers[0]] for task in tasks], axis=0)
+    assert over.differences[: numbers[0]] == pytest.approx(tuple(means))
+    assert over.interval == pytest.approx(tuple(stats.ttest_1samp(over.differences, 0).confidence_interval(0.95)))
+    assert "3 tasks" in over.task
+    assert summaries.compare_over_tasks([cell for cell in cells if cell.task == "RTE"], "adapters 64", "full") is None
+
+
 @pytest.mark.parametrize("seeds", [2, 3, 5, 20])
 def test_the_detectable_difference_is_found_in_80_percent_of_simulations(seeds):
     rng = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.experiments import cells, launchers, sweep_file, sweep_runner, worker
+from adapter_bert.experiments import cells, launchers, summaries, sweep_file, sweep_runner, worker
 from adapter_bert.experiments.sweep_folder import MAX_CRASHES, SweepFolder
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.training import classification
@@ -41,6 +42,10 @@ grid.learning_rate = [1e-2, 1e-4]
 tuning_mode = "layer_norm"
 learning_rate = 1e-2
 """
+
+
+# Prints the GPU in the form in which a worker announces a cell.
+SHOW_GPU = "import json, os; print(json.dumps({'cell': os.environ['CUDA_VISIBLE_DEVICES']}))"
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +217,61 @@ def test_workers_divide_the_cores(workers, sizes, monkeypatch):
     groups = launchers.core_groups(workers)
     assert groups == ([[0, 1, 2, 3]] if sizes == "all" else [[0, 1], [2, 3]])
     assert_mentions(message_of(launchers.core_groups, 5), "--workers=5", 4)
+
+
+def test_gpus_are_used_by_one_worker_each(sweep, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert launchers.default_workers() == 2
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(launchers, "worker_command", lambda *args: [sys.executable, "-c", SHOW_GPU])
+    folder = SweepFolder(str(tmp_path))
+    launchers.run_locally(folder, sweep, 2, lambda busy: None)
+    shown = {(tmp_path / "workers" / f"worker-{index}.jsonl").read_text().strip() for index in (0, 1)}
+    assert shown == {'{"cell": "3"}', '{"cell": "5"}'}
+
+
+def test_a_worker_of_a_killed_launcher_does_not_disturb_the_next_one(sweep, tmp_path, monkeypatch):
+    folder = SweepFolder(str(tmp_path))
+    os.makedirs(folder.file("workers"))
+    with open(folder.file("workers", "worker-0.jsonl"), "wb") as left:
+        left.write(b'{"cell": "a"}\n')
+        monkeypatch.setattr(
+            launchers, "worker_command", lambda *args: [sys.executable, "-c", "import time; time.sleep(2)"]
+        )
+        reported = []
+        launchers.run_locally(folder, sweep, 1, lambda busy: (left.write(b'{"cell": "b"}\n'), reported.append(busy)))
+    assert reported and not any(reported)
+
+
+@pytest.mark.long
+def test_workers_end_when_their_launcher_is_killed(sweep_path, tmp_path):
+    output = str(tmp_path / "out")
+    process = subprocess.Popen(command(sweep_path, output), env=dict(os.environ, PYTHONPATH=ROOT))
+    workers = ["pgrep", "-f", f"experiments.worker {output}"]
+    wait_until(lambda: list(pathlib.Path(output).rglob("model.ckpt-*.index")) or process.poll() is not None)
+    process.kill()
+    process.wait()
+    wait_until(lambda: subprocess.run(workers, stdout=subprocess.DEVNULL).returncode == 1)
+
+
+def wait_until(is_true, seconds: float = 240.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_run_whose_loss_is_not_finite_has_no_score_and_is_not_selected(sweep_path, tmp_path):
+    sweep = sweep_file.read(sweep_path, {"seeds": [1]})
+    method = dataclasses.replace(sweep.methods[0], grid={"learning_rate": [1e30]})
+    folder = run_here(dataclasses.replace(sweep, methods=(method,)), str(tmp_path / "out"), WarmEngine())
+    (result,) = folder.write_results(dataclasses.replace(sweep, methods=(method,)))
+    assert (result.dev, result.loss, result.metric, result.metrics) == (None, None, "matthews", {})
+    assert (result.trained_params, result.total_params) == (786, 6450) and result.steps >= 1
+    (read,) = cells.read(folder.file("results.csv"))
+    assert read == result
+    (summary,) = summaries.summarize([read])
+    assert (summary.n, summary.failed) == (0, 1)
 
 
 def test_options_of_a_scheduler_are_parsed():
