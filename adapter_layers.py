@@ -175,4 +175,4 @@ def describe(adapter_fn: AdapterFn, layer: int) -> Hashable:
     if not isinstance(adapter_fn, AdapterConfig):
         return adapter_fn
     placed = tuple(adapter_fn.covers(layer, sublayer) for sublayer in ("attention", "feedforward"))
-    return dataclasses.replace(adapter_fn, layers=None), placed
+    return dataclasses.replace(adapter_fn, layers=None, freeze_below=False), placed

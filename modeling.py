@@ -128,6 +128,8 @@ class BertModel:
         adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
         gradient_checkpointing: bool = False,
         share_layers: bool = False,
+        frozen_layers: int = 0,
+        frozen_output: Optional[tf.Tensor] = None,
     ) -> None:
         """Build the graph.
 
@@ -143,6 +145,10 @@ class BertModel:
           gradient_checkpointing: recompute the activations of each layer in the backward pass: less memory, steps take
             about 1.5 times as long.
           share_layers: build the graph faster, see `shared_layers`.
+          frozen_layers: number of lowest layers that, like the embeddings, run without dropout, so that their output
+            depends only on the text. It is 0 for padding.
+          frozen_output: this output if it is known, float [B, S, D]; the embeddings and these layers are not built. If
+            all layers are frozen, [B, 1, D] is enough for the pooled output.
         """
         config.check("BertModel")
         if isinstance(adapter_fn, adapter_layers.AdapterConfig):
@@ -158,33 +164,38 @@ class BertModel:
             token_type_ids = tf.zeros_like(input_ids, tf.int32)
 
         with tf.variable_scope(scope, default_name="bert"), next_pass():
-            with tf.variable_scope("embeddings"):
-                sizes = config.vocab_size, config.hidden_size, config.initializer_range
-                words, self.embedding_table = embedding_lookup(
-                    input_ids, *sizes, use_one_hot_embeddings=use_one_hot_embeddings
-                )
-                self.embedding_output = embedding_postprocessor(
-                    words,
-                    use_token_type=True,
-                    token_type_ids=token_type_ids,
-                    token_type_vocab_size=config.type_vocab_size,
-                    initializer_range=config.initializer_range,
-                    max_position_embeddings=config.max_position_embeddings,
-                    dropout_prob=config.hidden_dropout_prob,
-                )
+            if frozen_output is None:
+                with tf.variable_scope("embeddings"):
+                    sizes = config.vocab_size, config.hidden_size, config.initializer_range
+                    words, self.embedding_table = embedding_lookup(
+                        input_ids, *sizes, use_one_hot_embeddings=use_one_hot_embeddings
+                    )
+                    self.embedding_output = embedding_postprocessor(
+                        words,
+                        use_token_type=True,
+                        token_type_ids=token_type_ids,
+                        token_type_vocab_size=config.type_vocab_size,
+                        initializer_range=config.initializer_range,
+                        max_position_embeddings=config.max_position_embeddings,
+                        dropout_prob=0.0 if frozen_layers else config.hidden_dropout_prob,
+                    )
             with tf.variable_scope("encoder"):
-                self.all_encoder_layers, first_token = encode(
-                    self.embedding_output,
+                self.all_encoder_layers, self.first_token = encode(
+                    self.embedding_output if frozen_output is None else frozen_output,
                     attention_bias(input_mask),
                     config,
                     adapter_fn,
                     gradient_checkpointing,
                     share_layers,
                     is_training,
+                    frozen_layers,
+                    0 if frozen_output is None else frozen_layers,
                 )
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
-                self.pooled_output = dense(first_token, config.hidden_size, "dense", config.initializer_range, tf.tanh)
+                self.pooled_output = dense(
+                    self.first_token, config.hidden_size, "dense", config.initializer_range, tf.tanh
+                )
 
     def get_pooled_output(self) -> tf.Tensor:
         """Return float [B, D]: the first token's last state through a tanh layer.
@@ -246,8 +257,13 @@ def encode(
     gradient_checkpointing: bool = False,
     share_layers: bool = False,
     is_training: bool = False,
+    frozen_layers: int = 0,
+    first_layer: int = 0,
 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
     """Build the stack of encoder layers on embeddings [B, S, D]; see `BertModel` for the other arguments.
+
+    With a `first_layer` above 0, which may be the number of layers, `embeddings` are the input of this layer, and the
+    layers below are left out.
 
     Return the output of each layer, float [B, S, D], starting with the lowest; and the last layer's output for the
     first token, float [B, D]. A graph that uses only the latter does not compute the last layer for other tokens. In
@@ -255,15 +271,21 @@ def encode(
     """
     shape = get_shape_list(embeddings, expected_rank=3)
     batch_norm, real_rows = adapter_layers.has_batch_norm(adapter_fn), None
-    if batch_norm and is_training:
+    normalizes = batch_norm and is_training
+    if normalizes or frozen_layers:
         real_rows = tf.cast(tf.reshape(bias, [-1, 1]) > -1.0, tf.float32)  # [B*S, 1]
-    adapt = adapter_layers.get_adapter(adapter_fn, real_rows)
+    adapt = adapter_layers.get_adapter(adapter_fn, real_rows if normalizes else None)
+    without_dropout = copy.copy(config)
+    without_dropout.hidden_dropout_prob = without_dropout.attention_probs_dropout_prob = 0.0
 
     def build(states: tf.Tensor, layer: int, first_only: bool = False) -> tf.Tensor:
+        layer_config = without_dropout if layer < frozen_layers else config
+
         def apply(states: tf.Tensor, bias: tf.Tensor = bias) -> tf.Tensor:
             batch_size = bias.shape.as_list()[0] or tf.shape(bias)[0]
             queries = tf.reshape(states, [batch_size, -1, config.hidden_size])[:, 0, :] if first_only else states
-            return encoder_layer(queries, states, bias, batch_size, config, functools.partial(adapt, layer=layer))
+            adapt_layer = functools.partial(adapt, layer=layer)
+            return encoder_layer(queries, states, bias, batch_size, layer_config, adapt_layer)
 
         with tf.variable_scope(f"layer_{layer}", reuse=True if first_only else None):
             if gradient_checkpointing:
@@ -272,18 +294,20 @@ def encode(
             # shared layer cannot update the statistics of batch normalization.
             if not share_layers or embeddings.shape.is_fully_defined() or callable(adapter_fn) or batch_norm:
                 return apply(states)
-            key = adapter_layers.describe(adapter_fn, layer), repr(sorted(config.to_dict().items()))
+            key = adapter_layers.describe(adapter_fn, layer), repr(sorted(layer_config.to_dict().items()))
             return shared_layers.build(key, first_only, apply, [states, bias], dropout_seed)
 
     # Keep two axes throughout: reshapes are free on a CPU but not on a TPU.
     states = [tf.reshape(embeddings, [-1, config.hidden_size])]
-    for layer in range(config.num_hidden_layers):
+    for layer in range(first_layer, config.num_hidden_layers):
         states.append(build(states[-1], layer))
-    if real_rows is None:
-        first_token = build(states[-2], config.num_hidden_layers - 1, first_only=True)
-    else:  # the first tokens alone would have different statistics
-        first_token = tf.reshape(states[-1], shape)[:, 0, :]
-    return [tf.reshape(output, shape) for output in states[1:]], first_token
+        if layer + 1 == frozen_layers:
+            states[-1] *= real_rows
+    outputs = [tf.reshape(output, shape) for output in states[1:] or states]
+    if len(states) > 1 and not normalizes:
+        return outputs, build(states[-2], config.num_hidden_layers - 1, first_only=True)
+    # The first tokens alone would have different statistics.
+    return outputs, outputs[-1][:, 0, :]
 
 
 def encoder_layer(

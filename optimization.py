@@ -23,10 +23,10 @@ def variable_name(variable: tf.Variable) -> str:
     return re.sub(r":\d+$", "", variable.name)
 
 
-def trainable_variables(mode: str, top_layers: Optional[int] = None) -> List[tf.Variable]:
+def trainable_variables(mode: str, top_layers: Optional[int] = None, frozen_layers: int = 0) -> List[tf.Variable]:
     """Return the trainable variables of the default graph; see `trainable_names` for the arguments."""
     by_name = {variable_name(variable): variable for variable in tf.trainable_variables()}
-    return [by_name[name] for name in trainable_names(list(by_name), mode, top_layers)]
+    return [by_name[name] for name in trainable_names(list(by_name), mode, top_layers, frozen_layers)]
 
 
 def learning_rate_schedule(

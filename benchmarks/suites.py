@@ -2,15 +2,16 @@
 
 A job is a dictionary that every side understands:
 
-    kind           step, epoch, sweep, fixed, features, predict or sizes
+    kind           step, epoch, sweep, cache, fixed, features, predict or sizes
     config         sizes of the network, as in bert_config.json          (step, sizes)
     batch, length  examples in a batch, tokens of each (epoch: at most)
     adapter_size   units of the bottleneck
     warmup, steps  untimed and timed steps                               (step)
     seed           of weights, data order and dropout
-    task, data_dir, base_dir, hf_dir, examples_file                      (epoch, sweep, fixed, features, predict)
+    task, data_dir, base_dir, hf_dir, examples_file                      (epoch, sweep, cache, fixed, features, predict)
     epochs, seeds  of each run, and the seeds of the runs                (sweep)
     tuning, plan, flags                                                  (only for our side)
+    mode, cached   flags of what to train; whether to use --cache_frozen_layers  (cache)
     library        torch or tensorflow                                   (only for the matrix-product limit)
 """
 
@@ -22,10 +23,10 @@ import json
 import os
 import random
 import shutil
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
 from adapter_bert import tasks
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 from adapter_bert.tasks.task import read_lines
 
 
@@ -59,7 +60,8 @@ _PADDED = {**_OURS, "flags": ["--pad_to_max_seq_length=true"]}
 _CHECKPOINTING = {**_OURS, "plan": {"gradient_checkpointing": True}}
 _ACCUMULATION = {**_OURS, "plan": {"accumulation_steps": 4}}
 SIDES = {
-    "ours": Side("ours", "ours", "step epoch sweep fixed features predict sizes", _OURS),
+    "ours": Side("ours", "ours", "step epoch sweep cache fixed features predict sizes", {**_OURS, "cached": True}),
+    "ours_uncached": Side("ours", "ours, without --cache_frozen_layers", "cache", {**_OURS, "cached": False}),
     "baseline": Side("ours", "ours, in --baseline_dir", "step epoch sweep fixed features predict", _OURS),
     "adapterhub": Side("torch_sides", "AdapterHub", "step epoch sweep sizes", {"method": "adapterhub"}),
     "limit_torch": Side("matmul_limit", "matrix products alone, PyTorch", "step", {"library": "torch"}),
@@ -71,7 +73,7 @@ SIDES = {
     "ours_checkpointing": Side("ours", "ours, --gradient_checkpointing", "step", _CHECKPOINTING),
     "ours_accumulation": Side("ours", "ours, --gradient_accumulation_steps=4", "step", _ACCUMULATION),
 }
-SUITES = ("step", "epoch", "sweep", "fixed", "features", "predict", "sizes")
+SUITES = ("step", "epoch", "sweep", "cache", "fixed", "features", "predict", "sizes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +121,8 @@ def cases(suite: str, args: argparse.Namespace, hf_dir: str, base_dir: str) -> I
         if base_dir:
             yield "train and evaluate MiniLM", {**size, "task": "CoLA", "data_dir": EXAMPLE_DATA, "base_dir": base_dir}
         return
-    names = {"epoch": args.tasks, "sweep": args.tasks[:1], "features": args.feature_tasks, "predict": ["SST-2"]}[suite]
+    sources = {"epoch": args.tasks, "sweep": args.tasks[:1], "cache": ["CoLA"], "features": args.feature_tasks}
+    names = sources.get(suite, ["SST-2"])
     for task in names:
         source = os.path.join(os.path.abspath(args.data_dir or "."), task)
         if not args.data_dir or not hf_dir or not os.path.isdir(source):
@@ -130,16 +133,28 @@ def cases(suite: str, args: argparse.Namespace, hf_dir: str, base_dir: str) -> I
             yield "one sentence", {**job, "sentences": 64, "predict_batch": 1}
             yield "512 sentences in batches of 32", {**job, "sentences": 512, "predict_batch": 32}
             continue
-        fraction = args.fraction if suite in ("epoch", "sweep") else 1.0
+        fraction = args.fraction if suite in ("epoch", "sweep", "cache") else 1.0
         folder = os.path.join(args.output_dir, "data", f"{task}-{fraction:g}-{args.batch}")
         if not os.path.exists(folder):
             write_part(tasks.get(task), source, args.batch, fraction, folder)
         part = "" if fraction >= 1 else f", {fraction:g} of it"
         job.update(data_dir=folder, examples_file=os.path.join(folder, "examples.json"))
-        if suite == "sweep":
+        if suite == "cache":
+            yield from ((f"{task}{part}, {name}", {**job, "mode": flags}) for name, flags in partly_trained(base_dir))
+        elif suite == "sweep":
             job.update(epochs=args.epochs, seeds=list(range(1, 6)), dev_file=os.path.join(folder, "dev_examples.json"))
-            part += f", 5 seeds, {args.epochs:g} epochs"
-        yield f"{task}{part}", job
+            yield f"{task}{part}, 5 seeds, {args.epochs:g} epochs", job
+        else:
+            yield f"{task}{part}", job
+
+
+def partly_trained(base_dir: str) -> Iterator[Tuple[str, List[str]]]:
+    """Yield name and flags of ways to train that leave the lower layers of a base frozen."""
+    depth = json_files.read_object(os.path.join(base_dir, "bert_config.json"))["num_hidden_layers"]
+    yield f"head on {depth} layers", ["--tuning_mode=head"]
+    yield f"top layer of {depth}", ["--tuning_mode=top_layers", "--tune_top_layers=1"]
+    upper = f"--adapter_layers={depth // 2}-{depth - 1}"
+    yield f"adapters on the upper half of {depth} layers", [upper, "--adapter_freeze_below=true"]
 
 
 def write_part(task: tasks.Task, data_dir: str, batch: int, fraction: float, folder: str) -> None:

@@ -27,9 +27,9 @@ NORMS: Dict[str, Tuple[str, ...]] = {
     "layer": ("LayerNorm/beta", "LayerNorm/gamma"),
     "batch": ("BatchNorm/beta", "BatchNorm/gamma", "BatchNorm/moving_mean", "BatchNorm/moving_variance"),
 }
-# Fields of the variants in section 3.6 of the paper, with the values that the paper recommends. Packs and run settings
-# that lack these fields default to these values.
-VARIANT_DEFAULTS: Dict[str, Any] = {"norm": "none", "depth": 1, "connection": "serial"}
+# Fields of the variants in section 3.6 of the paper, and later fields, with the values that the paper recommends. Packs
+# and run settings that lack these fields default to these values.
+VARIANT_DEFAULTS: Dict[str, Any] = {"norm": "none", "depth": 1, "connection": "serial", "freeze_below": False}
 # The keys of `adapter_layers.ACTIVATIONS`.
 ACTIVATION_NAMES = ("gelu", "gelu_erf", "linear", "relu", "swish", "tanh")
 
@@ -52,6 +52,7 @@ class AdapterConfig:
     norm: str = "none"  # normalization of the adapter's input: one of `NORMS`
     depth: int = 1  # number of hidden layers of width `size`
     connection: str = "serial"  # how the adapter is connected to its sub-layer: one of `CONNECTIONS`
+    freeze_below: bool = False  # whether LayerNorms below the lowest layer with adapters are frozen
 
     def __post_init__(self) -> None:
         errors.check_int("The adapter size", self.size, maximum=MAX_SIZE)
@@ -73,6 +74,13 @@ class AdapterConfig:
                     f"The adapter layers must be one or more distinct indices of at least 0, found {list(layers)}."
                 )
             object.__setattr__(self, "layers", tuple(sorted(layers)))
+        if not isinstance(self.freeze_below, bool):
+            raise errors.UserError(f"The adapter freeze_below must be true or false, found {self.freeze_below!r}.")
+        if self.freeze_below and not self.frozen_layers:
+            raise errors.UserError(
+                "The adapter freeze_below needs adapter layers above layer 0, e.g. 6-11; found "
+                f"{'all' if self.layers is None else list(self.layers)}."
+            )
 
     def check_fits(self, num_hidden_layers: int) -> None:
         """Raise `errors.UserError` if `layers` names a layer that a network of this depth does not have."""
@@ -81,6 +89,11 @@ class AdapterConfig:
                 f"The adapter layers include {self.layers[-1]}, but the network has {num_hidden_layers} layers "
                 f"(0 to {num_hidden_layers - 1})."
             )
+
+    @property
+    def frozen_layers(self) -> int:
+        """The number of lowest layers without trained LayerNorms."""
+        return self.layers[0] if self.freeze_below and self.layers else 0
 
     @property
     def variant(self) -> Dict[str, Any]:

@@ -47,6 +47,8 @@ class Head(abc.ABC):
     kind: str
     # Features of a record besides its tokens: name -> type.
     label_types: Mapping[str, tf.DType]
+    # Whether it reads the last layer's output for all tokens, or only the pooled output.
+    reads_all_tokens = False
 
     @abc.abstractmethod
     def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
@@ -156,6 +158,7 @@ class SpanHead(Head):
     """
 
     kind = "span"
+    reads_all_tokens = True
     label_types = dict.fromkeys(["question_ids", "window_ids", "start_positions", "end_positions"], tf.int64)
 
     def shapes(self, hidden: int) -> Dict[str, Tuple[int, ...]]:

@@ -9,7 +9,7 @@ import adapter_layers
 import modeling
 import optimization
 from adapter_bert.common.cached_property import cached_property
-from adapter_bert.model import parameters
+from adapter_bert.model import parameters, tuning_modes
 from adapter_bert.model.heads import Head
 
 
@@ -23,6 +23,7 @@ class ModelSpec:
     tuning_mode: str = "adapter"  # see `optimization.trainable_names`
     top_layers: Optional[int] = None  # number of layers to train in mode `top_layers`
     use_one_hot_embeddings: bool = False  # look up words with a matrix product
+    cached_layers: int = 0  # lowest layers, all frozen, that run without dropout, so that their output can be cached
 
     @cached_property
     def shapes(self) -> parameters.Shapes:
@@ -32,7 +33,17 @@ class ModelSpec:
     @cached_property
     def trained_names(self) -> List[str]:
         """Names of the trainable variables."""
-        return optimization.trainable_names(list(self.shapes), self.tuning_mode, self.top_layers)
+        return optimization.trainable_names(list(self.shapes), self.tuning_mode, self.top_layers, self.frozen_norms)
+
+    @property
+    def frozen_norms(self) -> int:
+        """Number of lowest layers whose LayerNorms mode `adapter` leaves frozen."""
+        return self.adapter.frozen_layers if isinstance(self.adapter, adapter_layers.AdapterConfig) else 0
+
+    @cached_property
+    def frozen_layers(self) -> int:
+        """Number of lowest encoder layers with nothing to train in them or below."""
+        return min(tuning_modes.depth_of(name, self.config.num_hidden_layers) for name in self.trained_names)
 
     @cached_property
     def frozen_names(self) -> List[str]:

@@ -71,7 +71,9 @@ def count_layers(names: Sequence[str]) -> int:
     return 1 + max((index for index in indices if index is not None), default=-1)
 
 
-def trainable_names(names: Sequence[str], mode: str, top_layers: Optional[int] = None) -> List[str]:
+def trainable_names(
+    names: Sequence[str], mode: str, top_layers: Optional[int] = None, frozen_layers: int = 0
+) -> List[str]:
     """Return the names of the trainable variables, in the given order.
 
     Args:
@@ -79,6 +81,8 @@ def trainable_names(names: Sequence[str], mode: str, top_layers: Optional[int] =
       mode: `adapter` (adapters, LayerNorms, head), `full` (everything), `top_layers` (the top n encoder layers,
         pooler, head; everything if n is the number of layers), `layer_norm` (LayerNorms, head) or `head`.
       top_layers: n, only in mode `top_layers`.
+      frozen_layers: if above 0, mode `adapter` does not train the LayerNorms of the embeddings and of this number of
+        lowest layers, see `AdapterConfig.freeze_below`.
 
     Raise `errors.UserError` if there are fewer than n layers, or the mode is `adapter` and the model has no adapters.
     """
@@ -97,7 +101,14 @@ def trainable_names(names: Sequence[str], mode: str, top_layers: Optional[int] =
         trained = set(range(num_layers - top_layers, num_layers))
         return [name for name in names if layer_index(name) in trained or POOLER.search(name) or HEAD.search(name)]
     patterns = {"adapter": (ADAPTER, LAYER_NORM, HEAD), "layer_norm": (LAYER_NORM, HEAD), "head": (HEAD,)}[mode]
-    return [name for name in names if any(pattern.search(name) for pattern in patterns)]
+    trainable = [name for name in names if any(pattern.search(name) for pattern in patterns)]
+    return [name for name in trainable if mode != "adapter" or depth_of(name, num_layers) >= frozen_layers]
+
+
+def depth_of(name: str, num_layers: int) -> int:
+    """Return the number of encoder layers below a variable: 0 for embeddings, `num_layers` for pooler and head."""
+    index = 0 if EMBEDDINGS.search(name) else layer_index(name)
+    return num_layers if index is None else index
 
 
 def names_in_bert(names: Sequence[str]) -> List[str]:

@@ -75,7 +75,7 @@ class FeatureStore:
         for module in modules:
             key.update(pathlib.Path(str(module.__file__)).read_bytes())
         stem = os.path.join(self._folder, f"{name}-{key.hexdigest()[:20]}")
-        paths = _find(stem)
+        paths = find(stem)
         if paths is None:
             tf.logging.info("Building features: %s-*.tf_record", stem)
             with contextlib.closing(records):  # type: ignore[type-var]  # If this fails, end the worker processes.
@@ -115,7 +115,7 @@ def _is_intact(path: str) -> bool:
     return True
 
 
-def _find(stem: str) -> Optional[List[str]]:
+def find(stem: str) -> Optional[List[str]]:
     """Return the files whose paths start with `stem` if all of them exist and have the right size."""
     folder, beginning = os.path.split(stem)
     found: Dict[int, Dict[int, str]] = {}  # number of files in a set -> index -> path

@@ -21,7 +21,7 @@ from adapter_bert.pipeline.feature_store import FeatureStore
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.tasks import custom
 from adapter_bert.tasks.task_data import TaskData
-from adapter_bert.training import prediction_files, workflow
+from adapter_bert.training import frozen_cache, prediction_files, workflow
 from adapter_bert.training.engine import Engine
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
@@ -46,7 +46,7 @@ def run(settings: ClassifierSettings, engine: Optional[Engine] = None) -> Option
             schedule = workflow.make_schedule(settings, len(data.splits.get("train", ())))
             trainer = workflow.prepare(settings, folder, base, head, data.fingerprints(), engine)  # first write
             # Create features before any session exists, because this forks processes.
-            features = make_features(settings, base, data)
+            features = frozen_cache.provide(trainer, make_features(settings, base, data))
         score, results = make_scorer(head, data.task), None
         if settings.do_train:
             dev = DevSet(features["dev"], score) if settings.evaluates_in_training else None

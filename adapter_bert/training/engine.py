@@ -211,7 +211,7 @@ class _WarmEstimator:
             mode,
             repr(sorted(spec.config.to_dict().items())),
             (type(spec.head), repr(sorted(vars(spec.head).items()))),
-            (spec.adapter, spec.tuning_mode, spec.top_layers, spec.use_one_hot_embeddings),
+            (spec.adapter, spec.tuning_mode, spec.top_layers, spec.use_one_hot_embeddings, spec.cached_layers),
             (plan.dev_data is None, plan.checkpoint_kind, plan.gradient_checkpointing, plan.accumulation_steps),
             (plan.use_xla, plan.adam_bias_correction),
             _file_state(_frozen_file(model_fn)),

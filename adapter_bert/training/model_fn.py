@@ -17,6 +17,7 @@ from adapter_bert.devices.device import Device
 from adapter_bert.model import batch_norm, batch_splitting, fused_ops, parameters
 from adapter_bert.model.heads import Head, HeadOutput
 from adapter_bert.model.spec import ModelSpec
+from adapter_bert.pipeline.frozen_states import STATES
 from adapter_bert.training import run_values
 from adapter_bert.training.run_values import Schedule
 from adapter_bert.weights import checkpoints, loading, packs
@@ -108,6 +109,8 @@ class ModelFn:
             adapter_fn=self.spec.adapter,
             gradient_checkpointing=is_training and self.plan.gradient_checkpointing,
             share_layers=self.device.splits_batches,
+            frozen_layers=self.spec.cached_layers,
+            frozen_output=features.get(STATES),
         )
         return self.spec.head.build(model, features, is_training)
 
@@ -147,7 +150,7 @@ class ModelFn:
         return loss, step
 
     def _trained_variables(self) -> List[tf.Variable]:
-        return optimization.trainable_variables(self.spec.tuning_mode, self.spec.top_layers)
+        return optimization.trainable_variables(self.spec.tuning_mode, self.spec.top_layers, self.spec.frozen_norms)
 
     def training_tensors(self, features: Features, loss: tf.Tensor, saver: Optional[tf.train.Saver]) -> TrainingTensors:
         """Build the tensors that hooks use; with dev data, also the network that evaluates it."""

@@ -17,7 +17,7 @@ from adapter_bert.pipeline.feature_store import FeatureStore, num_records
 from adapter_bert.settings.squad import SquadSettings
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.task_data import SquadData
-from adapter_bert.training import workflow
+from adapter_bert.training import frozen_cache, workflow
 from adapter_bert.training.engine import Engine
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
@@ -41,7 +41,7 @@ def run(settings: SquadSettings, engine: Optional[Engine] = None) -> Optional[Ev
             schedule = workflow.make_schedule(settings, data.train.num_questions if data.train else 0)
             trainer = workflow.prepare(settings, folder, base, SpanHead(), data.fingerprints(), engine)  # first write
             # Create features before any session exists, because this forks processes.
-            features = make_features(settings, base, data)
+            features = frozen_cache.provide(trainer, make_features(settings, base, data))
         decoder = AnswerDecoder(data.dev, base.tokenizer, settings.lengths, settings.rules) if data.dev else None
         results = None
         if settings.do_train:

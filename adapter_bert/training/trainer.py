@@ -15,6 +15,7 @@ from adapter_bert.devices import estimators
 from adapter_bert.evaluation.scores import Row, predicted_rows
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.pipeline import batches, feature_store, records
+from adapter_bert.pipeline.frozen_states import FrozenStates
 from adapter_bert.settings.groups import Settings
 from adapter_bert.training.engine import Engine
 from adapter_bert.training.model_fn import ModelFn
@@ -27,11 +28,12 @@ LabelTypes = Mapping[str, tf.DType]
 
 
 class SplitFeatures(NamedTuple):
-    """The features of a split: its name, its TFRecord files and the batch size."""
+    """The features of a split: its name, its TFRecord files, the batch size and the cached output of frozen layers."""
 
     name: str
     record_files: Tuple[str, ...]
     batch_size: int
+    states: Optional[FrozenStates] = None
 
     @property
     def num_examples(self) -> int:
@@ -43,6 +45,10 @@ class SplitFeatures(NamedTuple):
     ) -> records.InputFn:
         """Return the input function for training from step `start`; `seed` determines the order of the examples."""
         paths, length = self.record_files, settings.max_seq_length
+        if self.states:
+            uncached = self._replace(states=None)
+            types = self.states.label_types(label_types)
+            return self.states.input_fn(uncached.training_input_fn(settings, types, total_steps, seed, start))
         if settings.pads_all:
             skipped = start * self.batch_size
             return records.file_based_input_fn_builder(paths, length, True, True, seed, skipped, label_types)
@@ -51,6 +57,9 @@ class SplitFeatures(NamedTuple):
     def scoring_input_fn(self, settings: Settings, label_types: LabelTypes) -> records.InputFn:
         """Return the input function of one pass over the split."""
         paths, length = self.record_files, settings.max_seq_length
+        if self.states:
+            uncached = self._replace(states=None)
+            return self.states.input_fn(uncached.scoring_input_fn(settings, self.states.label_types(label_types)))
         if settings.pads_all:
             drops = settings.device.needs_static_shapes
             return records.file_based_input_fn_builder(paths, length, False, drops, label_types=label_types)

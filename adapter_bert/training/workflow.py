@@ -18,7 +18,7 @@ from adapter_bert.evaluation.scores import Row, Scores
 from adapter_bert.model.heads import Head
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.settings.groups import Settings
-from adapter_bert.training import advice
+from adapter_bert.training import advice, frozen_cache
 from adapter_bert.training.engine import Engine
 from adapter_bert.training.model_fn import Schedule
 from adapter_bert.training.trainer import Trainer
@@ -47,6 +47,7 @@ def prepare(
     """Check a run, then claim its folder, which is the first write; return the trainer of its model."""
     one_hot = settings.device.uses_one_hot_embeddings
     spec = ModelSpec(base.config, head, settings.adapter, settings.tuning_mode, settings.tune_top_layers, one_hot)
+    spec = frozen_cache.with_cached_layers(spec, settings)
     record = folder.check_same_run(settings, data_fingerprints)
     request = WeightRequest(settings.init_checkpoint, settings.adapter_pack, settings.save_full_checkpoint)
     purpose = loading.TRAIN if settings.do_train else loading.EVALUATE

@@ -15,7 +15,7 @@ from adapter_bert.weights.loading import Assignment
 
 
 class WeightAssigner:
-    """Assigns weights to the variables of a graph."""
+    """Assigns weights to the variables of a graph, which may lack the layers below a cache."""
 
     def __init__(self, assignments: Sequence[Assignment]) -> None:
         self._assignments = assignments
@@ -68,7 +68,7 @@ class WeightAssigner:
         """Load the weights of all variables except `skip` into a session."""
         variables = _by_name(session.graph)
         names = [name for each in self._assignments if each.values is None for name in each.names if name not in skip]
-        session.run([variables[name].initializer for name in names])
+        session.run([variables[name].initializer for name in names if name in variables])
         self._feed_packs(session, skip)
 
     def _feed_packs(self, session: tf.Session, skip: Collection[str]) -> None:
@@ -76,7 +76,7 @@ class WeightAssigner:
         variables = _by_name(session.graph)
         for assignment in self._assignments:
             for name, value in (assignment.values or {}).items():
-                if name not in skip:
+                if name in variables and name not in skip:
                     initializer = compat.initializer_op(variables[name])
                     session.run(initializer, {initializer.inputs[1]: value})
 

@@ -85,6 +85,13 @@ def sweep(job: common.Job) -> common.Result:
     return dict(result, seconds=seconds, scores=scores, examples=examples * job["epochs"] * len(job["seeds"]))
 
 
+def cache(job: common.Job) -> common.Result:
+    """As `epoch`, with or without `--cache_frozen_layers`, which computes its cache before the first step."""
+    cached = f"--cache_frozen_layers={job['cached']}"
+    result, history = _run_classifier(job, "--num_train_epochs=1", *job["mode"], cached)
+    return dict(result, seconds=[history["seconds"]], examples=history["examples"])
+
+
 def fixed(job: common.Job) -> common.Result:
     """Train a few steps and evaluate, and return all other time: from the start to the first step, and to the exit."""
     started = time.perf_counter()
@@ -187,5 +194,5 @@ def sizes(job: common.Job) -> common.Result:
 
 
 if __name__ == "__main__":
-    kinds = {"step": step, "epoch": epoch, "sweep": sweep, "fixed": fixed, "features": features, "predict": predict}
-    common.answer({**kinds, "sizes": sizes}, sys.argv)
+    kinds = (step, epoch, sweep, cache, fixed, features, predict, sizes)
+    common.answer({kind.__name__: kind for kind in kinds}, sys.argv)

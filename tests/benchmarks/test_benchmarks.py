@@ -43,6 +43,19 @@ def test_suites_without_data_are_skipped_with_a_message(tmp_path, capsys):
     assert_mentions(capsys.readouterr().out, "SKIPPED", "epoch", "features", "predict", "--data_dir")
 
 
+def test_the_cache_is_measured_for_each_way_to_train_the_top_of_a_network(tmp_path):
+    write_cola(str(tmp_path / "glue" / "CoLA"))
+    (tmp_path / "bert_config.json").write_text(json.dumps(dict(TINY, num_hidden_layers=12)))
+    args = make_args(tmp_path, "--suites=cache", f"--data_dir={tmp_path / 'glue'}", "--rounds=1", "--batch=8")
+    jobs = [measurement.job for measurement in suites.plan(args, "hf", str(tmp_path))]
+    assert [job["cached"] for job in jobs] == [True, False] * 3
+    assert [job["mode"][0] for job in jobs[::2]] == [
+        "--tuning_mode=head",
+        "--tuning_mode=top_layers",
+        "--adapter_layers=6-11",
+    ]
+
+
 @pytest.mark.parametrize("fraction, count", [(1.0, 64), (0.5, 32), (0.1, 8)])
 def test_a_part_of_an_epoch_is_whole_batches_of_the_same_examples(tmp_path, fraction, count):
     data = write_cola(str(tmp_path / "cola"))

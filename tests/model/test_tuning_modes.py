@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adapter_bert.model.tuning_modes import names_in_bert, notebook_names, trainable_names
+from adapter_bert.model.tuning_modes import layer_index, names_in_bert, notebook_names, trainable_names
 from tests import reference_model
 from tests.helpers import TINY, assert_mentions, message_of
 
@@ -38,6 +38,16 @@ def test_layer_norm_and_head_modes_freeze_adapters_and_full_mode_trains_them():
     for mode in ("layer_norm", "head"):
         assert trainable_names(names, mode) == trainable_names(model_names(with_adapters=False), mode)
     assert trainable_names(names, "full") == names
+
+
+def test_layer_norms_below_the_adapters_can_be_frozen():
+    names = [name for name in model_names(DEEP) if "adapters" not in name or layer_index(name) >= 10]
+    trained = trainable_names(names, "adapter", frozen_layers=10)
+    frozen = set(trainable_names(names, "adapter")) - set(trained)
+    assert len(frozen) == 2 + 10 * 4 and {layer_index(name) for name in frozen} == {None, *range(10)}
+    assert all("LayerNorm" in name for name in frozen)
+    for mode in ("layer_norm", "head", "full"):
+        assert trainable_names(names, mode, frozen_layers=10) == trainable_names(names, mode)
 
 
 @pytest.mark.parametrize("mode", ["adapter", "layer_norm", "head"])

@@ -72,6 +72,8 @@ def test_a_value_outside_its_limits_is_an_error(name, valid, invalid, expected):
         ({"adapter_norm": "bach"}, ["norm", "bach", "Did you mean 'batch'?"]),
         ({"adapter_depth": 0}, ["depth", 0]),
         ({"adapter_connection": "series"}, ["connection", "series", "serial, parallel, multiply"]),
+        ({"adapter_freeze_below": True}, ["freeze_below", "above layer 0", "found all"]),
+        ({"adapter_freeze_below": True, "adapter_layers": "0,3"}, ["freeze_below", "found [0, 3]"]),
         ({"tuning_mode": "top_layers"}, ["top_layers", "at least 1"]),
         ({"tune_top_layers": 2}, ["top_layers", "adapter", 2]),
         ({"train_batch_size": 8, "gradient_accumulation_steps": 3}, ["--gradient_accumulation_steps=3", "=8"]),
@@ -85,6 +87,9 @@ def test_a_value_outside_its_limits_is_an_error(name, valid, invalid, expected):
         ({"use_tpu": True}, ["--tpu_name=None", "--master=None"]),
         (dict(TPU, master="x"), ["--tpu_name=grpc://10.0.0.2:8470", "--master=x"]),
         (dict(TPU, gradient_accumulation_steps=2), ["--gradient_accumulation_steps", "--use_tpu"]),
+        (dict(TPU, cache_frozen_layers=True), ["--cache_frozen_layers=true", "--use_tpu=true"]),
+        ({"cache_frozen_layers": True, "save_full_checkpoint": True}, ["--save_full_checkpoint=true", "lacks"]),
+        ({"frozen_cache_limit_mb": -1}, ["--frozen_cache_limit_mb", -1]),
         (dict(TPU, eval_batch_size=9), ["--eval_batch_size", 9, "--num_tpu_cores=8"]),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
@@ -177,11 +182,12 @@ def test_settings_of_the_same_run_compare_equal(one, other):
 
 
 def test_flags_select_variants_of_the_adapter():
-    settings = Settings(adapter_norm="layer", adapter_depth=2, adapter_connection="multiply", adapter_layers="0-2")
-    expected = AdapterConfig(norm="layer", depth=2, connection="multiply", layers=(0, 1, 2))
+    variant = {"norm": "layer", "depth": 2, "connection": "multiply", "freeze_below": True}
+    settings = Settings(**{f"adapter_{name}": value for name, value in variant.items()}, adapter_layers="1-2")
+    expected = AdapterConfig(**variant, layers=(1, 2))
     assert settings.adapter == expected and Settings().adapter == AdapterConfig()
     changed = settings.comparable_values((MODEL,))
-    for name in ("adapter_norm", "adapter_depth", "adapter_connection"):
+    for name in (f"adapter_{name}" for name in variant):
         assert changed[name] == getattr(settings, name) != Settings().comparable_values((MODEL,))[name]
 
 

@@ -96,7 +96,7 @@ def test_a_run_from_before_the_variants_of_adapters_continues_with_the_default(f
         claim(folder, ClassifierSettings(**flags))
     with open(folder.pack_path, "w"):
         pass
-    new = {"adapter_norm", "adapter_depth", "adapter_connection"}
+    new = {"adapter_norm", "adapter_depth", "adapter_connection", "adapter_freeze_below"}
     older = {name: value for name, value in folder.read_settings().items() if name not in new}
     write_file(tmp_path, "out/settings.json", json.dumps(older))
     assert new <= flags_of_model(flags) and folder.check_same_run(ClassifierSettings(**flags), FINGERPRINTS).recorded
