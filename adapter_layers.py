@@ -91,11 +91,17 @@ def feedforward_adapter(
             layers.append((weights, get_variable(f"biases{number}", [1, shape[1]], initializer=zero)))
         for number, (weights, biases) in enumerate(layers, 1):
             # As a vector, so that TensorFlow fuses the bias into the matrix product.
+            weights, biases = (fused_ops.converted(variable, hidden) for variable in (weights, biases))
             hidden = tf.nn.bias_add(tf.matmul(hidden, weights), tf.reshape(biases, [-1]))
             if act is not None and number <= depth:
                 hidden = act(hidden)
-        output = rows * (1.0 + hidden) if multiply else rows + hidden
+        output = _scaled(rows, hidden) if multiply else rows + hidden
     return output if rows is input_tensor else tf.reshape(output, tf.shape(input_tensor))
+
+
+@fused_ops.in_float32  # in bfloat16, 1 + hidden would lose most of a small `hidden`
+def _scaled(rows: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+    return rows * (1.0 + hidden)
 
 
 def _as_rows(tensor: tf.Tensor) -> tf.Tensor:
@@ -110,8 +116,10 @@ def _normalize(rows: tf.Tensor, kind: str, real_rows: Optional[tf.Tensor]) -> tf
         gamma = tf.convert_to_tensor(tf.get_variable("gamma", initializer=tf.ones_initializer(), **options))
         if kind == "layer":
             return fused_ops.layer_norm(rows, None, gamma, beta, LAYER_NORM_EPSILON)
-        mean, variance = batch_norm.statistics(rows, real_rows)
-        return tf.nn.batch_normalization(rows, mean, variance, beta, gamma, BATCH_NORM_EPSILON)
+        values = tf.cast(rows, tf.float32)
+        mean, variance = batch_norm.statistics(values, real_rows)
+        normal = tf.nn.batch_normalization(values, mean, variance, beta, gamma, BATCH_NORM_EPSILON)
+        return tf.cast(normal, rows.dtype)
 
 
 AdapterFn = Union[None, str, AdapterConfig, Callable[[tf.Tensor], tf.Tensor]]

@@ -128,6 +128,7 @@ class BertModel:
         adapter_fn: adapter_layers.AdapterFn = "feedforward_adapter",
         gradient_checkpointing: bool = False,
         share_layers: bool = False,
+        precision: str = "float32",
         frozen_layers: int = 0,
         frozen_output: Optional[tf.Tensor] = None,
     ) -> None:
@@ -145,6 +146,8 @@ class BertModel:
           gradient_checkpointing: recompute the activations of each layer in the backward pass: less memory, steps take
             about 1.5 times as long.
           share_layers: build the graph faster, see `shared_layers`.
+          precision: type of the products in encoder and pooler, and of the activations between them, see
+            `model.precision`. The final outputs are float32.
           frozen_layers: number of lowest layers that, like the embeddings, run without dropout, so that their output
             depends only on the text. It is 0 for padding.
           frozen_output: this output if it is known, float [B, S, D]; the embeddings and these layers are not built. If
@@ -181,7 +184,7 @@ class BertModel:
                     )
             with tf.variable_scope("encoder"):
                 self.all_encoder_layers, self.first_token = encode(
-                    self.embedding_output if frozen_output is None else frozen_output,
+                    tf.cast(self.embedding_output if frozen_output is None else frozen_output, precision),
                     attention_bias(input_mask),
                     config,
                     adapter_fn,
@@ -191,11 +194,10 @@ class BertModel:
                     frozen_layers,
                     0 if frozen_output is None else frozen_layers,
                 )
-            self.sequence_output = self.all_encoder_layers[-1]
+            self.sequence_output = tf.cast(self.all_encoder_layers[-1], tf.float32)
             with tf.variable_scope("pooler"):
-                self.pooled_output = dense(
-                    self.first_token, config.hidden_size, "dense", config.initializer_range, tf.tanh
-                )
+                pooled = dense(self.first_token, config.hidden_size, "dense", config.initializer_range, tf.tanh)
+                self.pooled_output = tf.cast(pooled, tf.float32)
 
     def get_pooled_output(self) -> tf.Tensor:
         """Return float [B, D]: the first token's last state through a tanh layer.
@@ -302,7 +304,7 @@ def encode(
     for layer in range(first_layer, config.num_hidden_layers):
         states.append(build(states[-1], layer))
         if layer + 1 == frozen_layers:
-            states[-1] *= real_rows
+            states[-1] *= tf.cast(real_rows, states[-1].dtype)
     outputs = [tf.reshape(output, shape) for output in states[1:] or states]
     if len(states) > 1 and not normalizes:
         return outputs, build(states[-2], config.num_hidden_layers - 1, first_only=True)

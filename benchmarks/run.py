@@ -26,6 +26,7 @@ from adapter_bert.common import system
 system.configure_tensorflow()
 
 from adapter_bert.common import errors, files, json_files, parallel
+from adapter_bert.model import precision
 from benchmarks import report
 from benchmarks.suites import SHAPES, SIDES, SUITES, Measurement, plan
 
@@ -43,7 +44,8 @@ def parse_arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--suites", type=names, default=list(SUITES), help=f"comma-separated; default: {','.join(SUITES)}")
-    add("--sides", type=names, default=[name for name in SIDES if name != "baseline"], help="default: all")
+    optional = ("baseline", "ours_float32")
+    add("--sides", type=names, default=[name for name in SIDES if name not in optional], help="default: all")
     add("--baseline_dir", help="another checkout of this project, measured as the side 'baseline'")
     add("--rounds", type=int, default=3, help="rounds of each suite except sizes; default: %(default)s")
     add("--output_dir", default=os.path.join("runs", "benchmarks"), help="default: %(default)s")
@@ -56,6 +58,8 @@ def parse_arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     add("--data_dir", help="GLUE folder, with CoLA, MRPC, SST-2; needed by epoch, sweep, cache, features and predict")
     add("--tasks", type=names, default=["CoLA", "MRPC"], help="of epoch; sweep: the first; default: CoLA,MRPC")
     add("--epochs", type=float, default=3.0, help="of each run of sweep; default: %(default)s")
+    help_text = "float32 or bfloat16 (PyTorch: autocast), for step, epoch and predict; default: %(default)s"
+    add("--precision", default=precision.FLOAT32, choices=precision.NAMES, help=help_text)
     add("--feature_tasks", type=names, default=["MRPC", "SST-2"], help="default: MRPC,SST-2")
     add("--fraction", type=float, default=1.0, help="part of the data of epoch and sweep; default: %(default)s")
     add("--hf_dir", help=f"Hugging Face BERT folder; default: that of the package {BASE_PACKAGE.replace('_', '-')}")

@@ -6,6 +6,7 @@ A job is a dictionary that every side understands:
     config         sizes of the network, as in bert_config.json          (step, sizes)
     batch, length  examples in a batch, tokens of each (epoch: at most)
     adapter_size   units of the bottleneck
+    precision      float32 or bfloat16
     warmup, steps  untimed and timed steps                               (step)
     seed           of weights, data order and dropout
     task, data_dir, base_dir, hf_dir, examples_file                      (epoch, sweep, cache, fixed, features, predict)
@@ -64,6 +65,7 @@ SIDES = {
     "ours_uncached": Side("ours", "ours, without --cache_frozen_layers", "cache", {**_OURS, "cached": False}),
     "baseline": Side("ours", "ours, in --baseline_dir", "step epoch sweep fixed features predict", _OURS),
     "adapterhub": Side("torch_sides", "AdapterHub", "step epoch sweep sizes", {"method": "adapterhub"}),
+    "ours_float32": Side("ours", "ours, float32", "step epoch predict", {**_OURS, "precision": "float32"}),
     "limit_torch": Side("matmul_limit", "matrix products alone, PyTorch", "step", {"library": "torch"}),
     "limit_tensorflow": Side("matmul_limit", "matrix products alone, TensorFlow", "step", {"library": "tensorflow"}),
     "ours_full": Side("ours", "ours, full fine-tuning", "step sizes", {"tuning": "full"}),
@@ -111,7 +113,7 @@ def plan(args: argparse.Namespace, hf_dir: str, base_dir: str) -> List[Measureme
 
 def cases(suite: str, args: argparse.Namespace, hf_dir: str, base_dir: str) -> Iterator[tuple]:
     """Yield (name, job) of each case of a suite. Skip, with a message, what lacks data."""
-    size = {"batch": args.batch, "length": args.length, "adapter_size": args.adapter_size}
+    size = {name: getattr(args, name) for name in ("batch", "length", "adapter_size", "precision")}
     if suite in ("step", "sizes"):
         name = f"{args.shape} {args.batch}x{args.length} size {args.adapter_size}"
         yield name, {**size, "config": SHAPES[args.shape], "warmup": args.warmup, "steps": args.steps}

@@ -67,6 +67,7 @@ def parse(words: Optional[Sequence[str]]) -> argparse.Namespace:
     option("--line_by_line", action="store_true", help="answer each line before reading the next")
     option("--batch_size", type=int, default=32, help="default: 32")
     option("--threads", type=int, default=0, help="default: one per core")
+    option("--precision", default="float32", help="float32 (default) or bfloat16")
     return parser.parse_args(words)
 
 
@@ -134,7 +135,7 @@ def main(words: Optional[Sequence[str]] = None) -> None:
 
     logs.show_progress()
     given = {name: getattr(args, name) for name in MODEL if getattr(args, name)}
-    with predictor.load(**given, threads=args.threads) as loaded:
+    with predictor.load(**given, threads=args.threads, precision=args.precision) as loaded:
         inputs = read_inputs(args, table_format(args, dict(loaded.config.training)))
         chunk = 1 if args.line_by_line else batch.CHUNK
         batch.run(loaded, inputs, args.batch_size, chunk, args.output, args.overwrite)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from types import TracebackType
-from typing import Any, Callable, List, Optional, Sequence, Type
+from typing import Any, Callable, FrozenSet, List, Optional, Sequence, Type
 
 from adapter_bert.common import native_output, streams
 
@@ -59,6 +59,13 @@ def gpus() -> List[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [str(index) for index, line in enumerate(listed.stdout.splitlines()) if line.startswith(b"GPU ")]
+
+
+def cpu_flags() -> FrozenSet[str]:
+    """Return the names of the CPU's instruction sets, e.g. `avx512_bf16`; empty if unknown (no Linux)."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        return frozenset(next((line.partition(":")[2] for line in file if line.startswith("flags")), "").split())
+    return frozenset()
 
 
 def configure_tensorflow(verbose: bool = False) -> None:

@@ -4,6 +4,8 @@ Built from TensorFlow's small operations, these would take half the time of a st
 that the next one reads, and most tensors are kept for the gradient. The functions here keep one tensor each and
 recompute the rest. If shapes are static and tensors large, XLA compiles each function into a single loop; otherwise
 compiling for every shape would cost more than it saves. Independent of BERT; creates no variables.
+
+Tensors may be bfloat16. The functions then compute in float32; what they return and keep for the gradient is bfloat16.
 """
 
 from __future__ import annotations
@@ -102,7 +104,9 @@ def _own_gradient(op: tf.Operation, dy: tf.Tensor, *unused: tf.Tensor) -> List[O
     gradients = getattr(op.graph, _GRADIENT, {})
     if op.name not in gradients:
         raise RuntimeError(f"{op.name} was imported from a file; only a graph built by this code has gradients.")
-    return [None, *gradients[op.name](dy)]
+    # Otherwise operations that depend on forward results alone would run early, and their results be kept.
+    with tf.control_dependencies([dy]):
+        return [None, *gradients[op.name](dy)]
 
 
 def with_gradient(y: tf.Tensor, inputs: Sequence[tf.Tensor], grad: Callable[[tf.Tensor], Sequence]) -> tf.Tensor:
@@ -116,6 +120,28 @@ def with_gradient(y: tf.Tensor, inputs: Sequence[tf.Tensor], grad: Callable[[tf.
         setattr(graph, _GRADIENT, {})
     getattr(graph, _GRADIENT)[outputs[0].op.name] = grad
     return outputs[0]
+
+
+def converted(value: Union[tf.Tensor, tf.Variable], like: tf.Tensor) -> Union[tf.Tensor, tf.Variable]:
+    """Return a value in the type of a tensor: a weight that is multiplied by `like`."""
+    return value if value.dtype.base_dtype == like.dtype else tf.cast(value, like.dtype)
+
+
+def in_float32(function: Callable) -> Callable:
+    """Decorate a function of tensors that computes in float32.
+
+    Reduced floats among its arguments are converted. All results then get the type of the first of these arguments.
+    """
+
+    @functools.wraps(function)
+    def call(*tensors: tf.Tensor, **constants: Any) -> Any:
+        reduced = [tensor for tensor in tensors if tensor.dtype.is_floating and tensor.dtype != tf.float32]
+        if not reduced:
+            return function(*tensors, **constants)
+        results = function(*(tf.cast(t, tf.float32) if t.dtype.is_floating else t for t in tensors), **constants)
+        return tf.nest.map_structure(lambda result: tf.cast(result, reduced[0].dtype), results)
+
+    return call
 
 
 def drawn_once(name: str, draw: Callable[[], tf.Tensor]) -> tf.Tensor:
@@ -159,11 +185,13 @@ def recomputed(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.T
 
 
 @fused
+@in_float32
 def _gelu(x: tf.Tensor) -> tf.Tensor:
     return 0.5 * x * (1.0 + tf.tanh(x * (_TANH_FACTOR + (_TANH_FACTOR * _CUBIC) * (x * x))))
 
 
 @fused
+@in_float32
 def _gelu_grad(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
     inner = x * (_TANH_FACTOR + (_TANH_FACTOR * _CUBIC) * (x * x))
     tanh = tf.tanh(inner)
@@ -172,17 +200,27 @@ def _gelu_grad(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
     return (0.5 * dy) * slope
 
 
+def _activated(function: Callable, gradient: Callable, x: tf.Tensor) -> tf.Tensor:
+    if x.dtype == tf.float32 or _is_compiled((x,)):
+        return with_gradient(function(x), [x], lambda dy: [gradient(x, dy)])
+    # Keep the slope instead of `x`: the two functions then share their conversions and most of their operations.
+    slope = gradient(x, tf.ones([], x.dtype))
+    return with_gradient(function(x), [x], lambda dy: [slope * dy])
+
+
 def gelu(x: tf.Tensor) -> tf.Tensor:
     """Return the Gaussian error linear unit in its tanh approximation, as in Google's BERT."""
-    return with_gradient(_gelu(x), [x], lambda dy: [_gelu_grad(x, dy)])
+    return _activated(_gelu, _gelu_grad, x)
 
 
 @fused
+@in_float32
 def _gelu_erf(x: tf.Tensor) -> tf.Tensor:
     return 0.5 * x * (1.0 + tf.erf(x * math.sqrt(0.5)))
 
 
 @fused
+@in_float32
 def _gelu_erf_grad(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
     density = tf.exp(-0.5 * (x * x)) * (1.0 / math.sqrt(2.0 * math.pi))
     return dy * (0.5 * (1.0 + tf.erf(x * math.sqrt(0.5))) + x * density)
@@ -190,7 +228,7 @@ def _gelu_erf_grad(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
 
 def gelu_erf(x: tf.Tensor) -> tf.Tensor:
     """Return the exact Gaussian error linear unit, x · Φ(x), called `gelu` in Hugging Face's configs."""
-    return with_gradient(_gelu_erf(x), [x], lambda dy: [_gelu_erf_grad(x, dy)])
+    return _activated(_gelu_erf, _gelu_erf_grad, x)
 
 
 def _hashed(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -215,6 +253,7 @@ def _drawn(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.reshape(tf.bitcast(pairs, tf.int16), [-1])[:size], shape)
 
 
+@in_float32
 def _dropped(x: tf.Tensor, seed: tf.Tensor, rate: float, hashed: bool) -> tf.Tensor:
     """Return `x` with dropout; the same seed drops the same elements."""
     noise = (_hashed if hashed else _drawn)(tf.shape(x), seed)
@@ -237,15 +276,19 @@ def dropout(x: tf.Tensor, seed: tf.Tensor, rate: float) -> tf.Tensor:
 
 @fused
 def _normalise(gamma: tf.Tensor, beta: tf.Tensor, *terms: tf.Tensor, epsilon: float) -> tuple:
-    x = terms[0] if len(terms) == 1 else terms[0] + terms[1]
+    kind = terms[0].dtype
+    first, *second = [tf.cast(term, tf.float32) for term in terms]
+    x = first + second[0] if second else first
     centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
     scale = tf.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + epsilon)
-    normal = centred * scale
-    return normal * gamma + beta, normal, scale
+    # What the gradient keeps is on the way to the result; otherwise it might be computed, and its input freed, late.
+    normal = tf.cast(centred * scale, kind)
+    return tf.cast(tf.cast(normal, tf.float32) * gamma + beta, kind), normal, scale
 
 
 @fused
 def _normalise_grad(dy: tf.Tensor, normal: tf.Tensor, scale: tf.Tensor, gamma: tf.Tensor) -> tuple:
+    normal = tf.cast(normal, tf.float32)
     d = dy * gamma
     mean = tf.reduce_mean(d, axis=-1, keepdims=True)
     slope = tf.reduce_mean(d * normal, axis=-1, keepdims=True)
@@ -260,19 +303,22 @@ def layer_norm(
     y, normal, scale = _normalise(gamma, beta, *terms, epsilon=epsilon)
 
     def grad(dy: tf.Tensor) -> List[tf.Tensor]:
+        dy = tf.cast(dy, tf.float32)
         dx, dgamma = _normalise_grad(dy, normal, scale, gamma)
         # Sum over rows as products with a row of ones, which use all cores.
         ones = tf.ones([1, tf.shape(dy)[0]])
-        return [tf.reshape(tf.matmul(ones, d), [-1]) for d in (dgamma, dy)] + [dx] * len(terms)
+        return [tf.reshape(tf.matmul(ones, d), [-1]) for d in (dgamma, dy)] + [tf.cast(dx, x.dtype)] * len(terms)
 
     return with_gradient(y, [gamma, beta, *terms], grad)
 
 
-@fused
-def _weights(scores: tf.Tensor, bias: tf.Tensor, *seed: tf.Tensor, scale: float, **random: Any) -> List[tf.Tensor]:
+def _softmax(scores: tf.Tensor, bias: tf.Tensor, *seed: tf.Tensor, scale: float, **random: Any) -> List[tf.Tensor]:
     """Return the attention weights and, if there is a seed, the weights after dropout."""
     weights = tf.nn.softmax(scores * scale + bias)
     return [weights, _dropped(weights, *seed, **random)] if seed else [weights]
+
+
+_weights = fused(in_float32(_softmax))
 
 
 @fused
@@ -282,25 +328,41 @@ def _weights_grad(d: tf.Tensor, weights: tf.Tensor, *seed: tf.Tensor, scale: flo
     return (weights * scale) * (d - tf.reduce_sum(d * weights, axis=-1, keepdims=True))
 
 
+@fused
+@in_float32
+def _weights_and_grad(
+    scores: tf.Tensor, bias: tf.Tensor, d: tf.Tensor, *seed: tf.Tensor, scale: float, **random: Any
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Return the attention weights after dropout, and the gradient of the scores, without stored weights."""
+    weights, *dropped = _softmax(scores, bias, *seed, scale=scale, **random)
+    used = dropped[0] if seed else weights
+    d = d * used
+    return used, scale * (d - weights * tf.reduce_sum(d, axis=-1, keepdims=True))
+
+
 def attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, bias: tf.Tensor, seed: Optional[tf.Tensor], rate: float
 ) -> tf.Tensor:
     """Apply scaled dot-product attention with dropout (unless the rate is 0) to float [B, N, S, H].
 
     The bias is broadcast over the scores [B, N, F, T] and gets no gradient. The only large tensor kept for the gradient
-    is the weights before dropout.
+    is the weights before dropout; in reduced precision, in which products are cheap, they are recomputed.
     """
     scale = 1.0 / math.sqrt(query.shape.as_list()[-1])
     scores = tf.matmul(query, key, transpose_b=True)
     random = {"rate": rate, "hashed": _is_hashed(scores)}
     seeds = [seed] if rate else []
-    weights, *dropped = _weights(scores, bias, *seeds, scale=scale, **random)
+    forward = _weights(scores, bias, *seeds, scale=scale, **random)
 
     def grad(dy: tf.Tensor) -> List[tf.Tensor]:
         d = tf.matmul(dy, value, transpose_b=True)
-        again = _dropout(weights, seed, **random) if rate else weights
-        d = _weights_grad(d, weights, *seeds, scale=scale, **random)
+        if query.dtype == tf.float32:
+            weights = forward[0]
+            again = _dropout(weights, seed, **random) if rate else weights
+            d = _weights_grad(d, weights, *seeds, scale=scale, **random)
+        else:
+            scores = tf.matmul(query, key, transpose_b=True)
+            again, d = _weights_and_grad(scores, bias, d, *seeds, scale=scale, **random)
         return [tf.matmul(d, key), tf.matmul(d, query, transpose_a=True), tf.matmul(again, dy, transpose_a=True)]
 
-    y = tf.matmul(dropped[0] if rate else weights, value)
-    return with_gradient(y, [query, key, value], grad)
+    return with_gradient(tf.matmul(forward[-1], value), [query, key, value], grad)

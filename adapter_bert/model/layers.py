@@ -76,7 +76,7 @@ def dense(
             "kernel", [x.shape.as_list()[-1], units], initializer=create_initializer(initializer_range)
         )
         bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
-        y = tf.nn.bias_add(tf.matmul(x, kernel), bias)
+        y = tf.nn.bias_add(tf.matmul(x, fused_ops.converted(kernel, x)), fused_ops.converted(bias, x))
         return y if act is None else act(y)
 
 
@@ -142,7 +142,8 @@ def embedding_lookup(
         word_embedding_name, [vocab_size, embedding_size], initializer=create_initializer(initializer_range)
     )
     if use_one_hot_embeddings:
-        flat = tf.one_hot(tf.reshape(input_ids, [-1]), depth=vocab_size)  # [B*S, vocab_size]
+        kind = table.dtype.base_dtype
+        flat = tf.one_hot(tf.reshape(input_ids, [-1]), depth=vocab_size, dtype=kind)  # [B*S, vocab_size]
         output = tf.reshape(tf.matmul(flat, table), [*get_shape_list(input_ids), embedding_size])
     else:
         output = tf.gather(table, input_ids)
@@ -167,20 +168,22 @@ def embedding_postprocessor(
     """Add segment and position embeddings to word embeddings [B, S, D], then apply LayerNorm and dropout."""
     batch_size, seq_length, width = get_shape_list(input_tensor, expected_rank=3)
     initializer = create_initializer(initializer_range)
-    output = input_tensor
+    output = tf.cast(input_tensor, tf.float32)  # the sum and its LayerNorm are float32 even if the tables are not
     if use_token_type:
         if token_type_ids is None:
             raise ValueError("use_token_type is True, but there are no token_type_ids.")
         segments = tf.get_variable(token_type_embedding_name, [token_type_vocab_size, width], initializer=initializer)
         # The segment table is tiny, so a one-hot product is faster than a gather on every device.
         one_hot = tf.one_hot(tf.reshape(token_type_ids, [-1]), depth=token_type_vocab_size)  # [B*S, types]
-        output += tf.reshape(tf.matmul(one_hot, segments), [batch_size, seq_length, width])
+        added = tf.matmul(one_hot, fused_ops.converted(segments, one_hot))
+        output += tf.reshape(added, [batch_size, seq_length, width])
     if use_position_embeddings:
         positions = tf.get_variable(position_embedding_name, [max_position_embeddings, width], initializer=initializer)
         if isinstance(seq_length, int):
             check_sequence_length(seq_length, max_position_embeddings)
         # If the length is dynamic, the slice fails at run time instead.
-        output += tf.slice(positions, [0, 0], [seq_length, -1])  # [S, D], broadcast over the batch
+        added = tf.slice(positions, [0, 0], [seq_length, -1])  # [S, D], broadcast over the batch
+        output += fused_ops.converted(added, output)
     output = add_and_norm(tf.reshape(output, [-1, width]))
     return tf.reshape(scoped_dropout(output, dropout_prob), [batch_size, seq_length, width])
 

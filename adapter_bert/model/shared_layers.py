@@ -53,6 +53,7 @@ class _Layer:
         variables = [tf.get_variable(name, **options) for name, options in self.variables.items()]
         weights = [tf.convert_to_tensor(variable) for variable in variables]
         arguments = [*inputs, *weights, *(draw_seed(f"{scope}/{name}") for name in self.seeds)]
+        variant = (variant, tuple(weight.dtype for weight in weights))  # frozen layers may have other types
         if variant not in self.functions:
             function = self._make_function(body, len(inputs), len(weights)).get_concrete_function(*arguments)
             assert not function.captured_inputs, "a layer must not use tensors other than its inputs"

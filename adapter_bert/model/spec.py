@@ -9,7 +9,7 @@ import adapter_layers
 import modeling
 import optimization
 from adapter_bert.common.cached_property import cached_property
-from adapter_bert.model import parameters, tuning_modes
+from adapter_bert.model import parameters, precision, tuning_modes
 from adapter_bert.model.heads import Head
 
 
@@ -23,6 +23,7 @@ class ModelSpec:
     tuning_mode: str = "adapter"  # see `optimization.trainable_names`
     top_layers: Optional[int] = None  # number of layers to train in mode `top_layers`
     use_one_hot_embeddings: bool = False  # look up words with a matrix product
+    precision: str = precision.FLOAT32  # see `model.precision`
     cached_layers: int = 0  # lowest layers, all frozen, that run without dropout, so that their output can be cached
 
     @cached_property
@@ -62,6 +63,10 @@ class ModelSpec:
             "total": parameters.count(self.shapes),
             "trained": parameters.count(self.shapes, self.trained_names),
         }
+
+    def reduced_names(self, trains: bool) -> List[str]:
+        """Names of the variables to store in `precision`, in training or otherwise; none if it is float32."""
+        return precision.stored_names(list(self.shapes), set(self.frozen_names), self.precision, trains)
 
     @property
     def base_names(self) -> List[str]:

@@ -22,7 +22,10 @@ import modeling
 import tokenization
 from adapter_bert.common import errors, files, parallel
 from adapter_bert.devices import estimators
+from adapter_bert.devices import precision as device_precision
+from adapter_bert.devices.device import Device
 from adapter_bert.model import fused_ops
+from adapter_bert.model.precision import FLOAT32
 from adapter_bert.pipeline.features import Encoder
 from adapter_bert.tasks.task import InputExample
 from adapter_bert.weights import bases, checkpoints, loading, packs
@@ -63,6 +66,7 @@ class Predictor:
         bert_config_file: Optional[str] = None,
         max_seq_length: Optional[int] = None,
         threads: int = 0,
+        precision: str = FLOAT32,
     ) -> None:
         """Load and check all files, build the graph and run it once.
 
@@ -74,11 +78,13 @@ class Predictor:
           bert_config_file: configuration of the base, to check that it equals the pack's.
           max_seq_length: by default as in training.
           threads: number of threads for one call; 0 for one per core.
+          precision: `float32`, or `bfloat16` on CPUs that support it; it need not be that of the training.
 
         Raises:
           errors.UserError: a file is missing or damaged, or the files do not belong together.
         """
         errors.check_int("threads", threads, 0)
+        device_precision.check(precision, Device())
         path = packs.find(adapter_pack)
         with files.user_errors():
             weights, self.config = _resolve_weights(init_checkpoint, path, bert_config_file)
@@ -102,7 +108,7 @@ class Predictor:
         self._threads = threads or parallel.num_cores()
         # Run batches in parallel, each in one thread: operations on a few sentences are too small to be split.
         self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
-        self._session, self._run = _build(weights, self.config)
+        self._session, self._run = _build(weights, self.config, precision)
         self._is_open = True
         self.predict(["."])  # warm up: the first run optimizes the graph, which is slow
 
@@ -278,7 +284,9 @@ def _find_tokenizer_file(checkpoint: str, pattern: str) -> str:
     return os.path.join(folder, found[0])
 
 
-def _build(weights: loading.Weights, config: packs.PackConfig) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
+def _build(
+    weights: loading.Weights, config: packs.PackConfig, precision: str
+) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
     """Return a session with the weights, and a function from (ids, mask, segments) to probabilities or numbers."""
     head = config.make_head()
     with tf.Graph().as_default() as graph:
@@ -287,11 +295,19 @@ def _build(weights: loading.Weights, config: packs.PackConfig) -> Tuple[tf.Sessi
         # The head needs labels for the loss, which is never computed here.
         labels = {name: tf.zeros(tf.shape(ids)[:1], kind) for name, kind in head.label_types.items()}
         # TensorFlow 1.15 would create reference variables, which the session's executor does not support.
-        assigner = WeightAssigner(weights.assignments)
+        spec = dataclasses.replace(config.spec, precision=precision)
+        assigner = WeightAssigner(weights.assignments, spec.reduced_names(trains=False), precision)
         resources = tf.variable_scope(tf.get_variable_scope(), use_resource=True)
         with resources, assigner.creating_variables(), fused_ops.compiling(False):
             model = modeling.BertModel(
-                config.bert_config, False, ids, mask, segments, scope="bert", adapter_fn=config.adapter_config
+                config.bert_config,
+                False,
+                ids,
+                mask,
+                segments,
+                scope="bert",
+                adapter_fn=config.adapter_config,
+                precision=precision,
             )
             output = head.build(model, labels, is_training=False)
         graph.finalize()

@@ -33,8 +33,6 @@ from adapter_bert.weights import bases
 
 # Part of the name of a cache. Change it whenever the same name would stand for other values.
 _VERSION = 1
-# Type of the stored numbers: that of the network's states.
-_DTYPE = tf.float32
 _BATCH_SIZE, _RECORDS_PER_READ = 32, 1000
 
 
@@ -99,7 +97,7 @@ def _stem(trainer: Trainer, split: SplitFeatures) -> str:
         [getattr(config, name) for name in bases.ARCHITECTURE],
         trainer.initial_weights.fingerprint(names),
         _first_only(spec),
-        _DTYPE.name,
+        spec.precision,
         [os.path.basename(path) for path in split.record_files],  # with a hash of texts, tokenizer and max_seq_length
     )
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
@@ -120,7 +118,7 @@ def _lack_of_room(trainer: Trainer, missing: Mapping[str, SplitFeatures]) -> Opt
         sequences, tokens = sequences + len(lengths), tokens + int(lengths.sum())
     rows = sequences if _first_only(spec) else tokens
     # The records are copied, with one number more.
-    size = rows * spec.config.hidden_size * _DTYPE.size + 2 * sum(map(files.size, paths))
+    size = rows * spec.config.hidden_size * tf.as_dtype(spec.precision).size + 2 * sum(map(files.size, paths))
     free = shutil.disk_usage(folder).free
     found = f"{_megabytes(size)} for the output of the lowest {spec.cached_layers} layers, {sequences:,} sequences"
     tf.logging.info("Cache in %s: %s (free: %s, limit: %s)", folder, found, _megabytes(free), _megabytes(limit * 1e6))
@@ -145,7 +143,7 @@ def _build(trainer: Trainer, split: SplitFeatures, stem: str) -> Optional[frozen
 
 def _read_back(spec: ModelSpec, split: SplitFeatures, found: Optional[frozen_states.Paths]) -> SplitFeatures:
     assert found, "the cache was just written"
-    states = FrozenStates(found.states, spec.config.hidden_size, _first_only(spec), _DTYPE)
+    states = FrozenStates(found.states, spec.config.hidden_size, _first_only(spec), tf.as_dtype(spec.precision))
     return split._replace(record_files=tuple(found.records), states=states)
 
 
@@ -168,7 +166,7 @@ def _compute(trainer: Trainer, split: SplitFeatures) -> Iterator[Tuple[int, np.n
     lower = dataclasses.replace(
         spec,
         config=_lower_config(spec),
-        head=_StatesHead(_first_only(spec)),
+        head=_StatesHead(_first_only(spec), spec.precision),
         adapter=None,
         tuning_mode="head",
         top_layers=None,
@@ -193,6 +191,7 @@ class _StatesHead(Head):
     label_types = {}
 
     first_only: bool
+    precision: str  # of the states
 
     def shapes(self, hidden: int) -> Dict[str, Tuple[int, ...]]:
         """Return nothing: it has no variables."""
@@ -201,7 +200,7 @@ class _StatesHead(Head):
     def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
         """Return float [B, S, D] or, of first tokens only, [B, 1, D] instead of logits."""
         states = model.first_token[:, tf.newaxis] if self.first_only else model.get_sequence_output()
-        return HeadOutput(None, None, tf.cast(states, _DTYPE))
+        return HeadOutput(None, None, tf.cast(states, self.precision))
 
     def predictions(self, output: HeadOutput, features: Features) -> Dict[str, tf.Tensor]:
         """Return the states, the number of tokens of each sequence, and its position."""

@@ -76,7 +76,7 @@ class ModelFn:
 
     def __call__(self, features: Features, labels: Any, mode: str, params: Any) -> estimators.TPUEstimatorSpec:
         """Build the graph; labels are in `features`."""
-        assigner = self.make_assigner()
+        assigner = self.make_assigner(mode == estimators.ModeKeys.TRAIN)
         with assigner.creating_variables():
             if mode == estimators.ModeKeys.TRAIN:
                 return self._training_spec(features, assigner)
@@ -109,6 +109,7 @@ class ModelFn:
             adapter_fn=self.spec.adapter,
             gradient_checkpointing=is_training and self.plan.gradient_checkpointing,
             share_layers=self.device.splits_batches,
+            precision=self.spec.precision,
             frozen_layers=self.spec.cached_layers,
             frozen_output=features.get(STATES),
         )
@@ -176,12 +177,15 @@ class ModelFn:
         trained = [variable for variable in tf.global_variables() if optimization.variable_name(variable) in names]
         return checkpoints.TrainedSaver(trained, lambda session: assigner.load(session, skip=names))
 
-    def make_assigner(self) -> WeightAssigner:
+    def make_assigner(self, trains: bool = False) -> WeightAssigner:
         """Return the assigner of the model's initial weights."""
+        # A whole checkpoint is for other programs, so that all of its variables are float32.
+        is_reduced = self.plan.checkpoint_kind != "whole"
+        reduced = self.spec.reduced_names(trains) if is_reduced else []
         if self.weights is not None:
-            return WeightAssigner(self.weights.assignments)
+            return WeightAssigner(self.weights.assignments, reduced, self.spec.precision)
         if not self.init_checkpoint:
-            return WeightAssigner([])
+            return WeightAssigner([], reduced, self.spec.precision)
         found = checkpoints.read_shapes(self.init_checkpoint)
         expected = {name: shape for name, shape in self.spec.shapes.items() if name in found}
         problem = parameters.describe_mismatch(expected, found)

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 import optimization
 import tokenization
 from adapter_bert.common import errors
-from adapter_bert.devices import compat, estimators
+from adapter_bert.devices import compat, estimators, precision
 from adapter_bert.evaluation.class_report import MATRIX_CLASSES, ClassReport
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.results import EvalResults
@@ -45,8 +45,16 @@ def prepare(
     engine: Engine,
 ) -> Trainer:
     """Check a run, then claim its folder, which is the first write; return the trainer of its model."""
-    one_hot = settings.device.uses_one_hot_embeddings
-    spec = ModelSpec(base.config, head, settings.adapter, settings.tuning_mode, settings.tune_top_layers, one_hot)
+    precision.check(settings.precision, settings.device)
+    spec = ModelSpec(
+        base.config,
+        head,
+        settings.adapter,
+        settings.tuning_mode,
+        settings.tune_top_layers,
+        settings.device.uses_one_hot_embeddings,
+        settings.precision,
+    )
     spec = frozen_cache.with_cached_layers(spec, settings)
     record = folder.check_same_run(settings, data_fingerprints)
     request = WeightRequest(settings.init_checkpoint, settings.adapter_pack, settings.save_full_checkpoint)

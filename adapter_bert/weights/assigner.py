@@ -17,8 +17,13 @@ from adapter_bert.weights.loading import Assignment
 class WeightAssigner:
     """Assigns weights to the variables of a graph, which may lack the layers below a cache."""
 
-    def __init__(self, assignments: Sequence[Assignment]) -> None:
+    def __init__(
+        self, assignments: Sequence[Assignment], reduced: Collection[str] = (), precision: str = "float32"
+    ) -> None:
+        """Prepare to assign weights; variables whose names are in `reduced` are created with the type `precision`."""
         self._assignments = assignments
+        self._reduced = frozenset(reduced)
+        self._precision = precision
         self._sources = {name: each for each in assignments for name in each.names}
         self._paths: Dict[str, tf.Tensor] = {}  # paths of checkpoints, as constants in the graph
 
@@ -39,6 +44,9 @@ class WeightAssigner:
             options["initializer"] = functools.partial(self._restored, source.path, name)
         else:  # `load` feeds the value
             options["initializer"] = tf.zeros_initializer()
+        if name in self._reduced:
+            options["initializer"] = functools.partial(_converted, options["initializer"], options["dtype"])
+            options["dtype"] = tf.as_dtype(self._precision)
         return getter(name, *args, **options)
 
     def _restored(self, path: str, name: str, shape: Sequence[int], dtype: tf.DType, **unused: Any) -> tf.Tensor:
@@ -78,7 +86,8 @@ class WeightAssigner:
             for name, value in (assignment.values or {}).items():
                 if name in variables and name not in skip:
                     initializer = compat.initializer_op(variables[name])
-                    session.run(initializer, {initializer.inputs[1]: value})
+                    target = initializer.inputs[1]
+                    session.run(initializer, {target: value.astype(target.dtype.as_numpy_dtype, copy=False)})
 
 
 class _UncheckedScaffold(tf.train.Scaffold):
@@ -91,6 +100,13 @@ class _UncheckedScaffold(tf.train.Scaffold):
 def _by_name(graph: tf.Graph) -> Dict[str, tf.Variable]:
     collected = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
     return {optimization.variable_name(variable): variable for variable in collected}
+
+
+def _converted(
+    initializer: Any, initial_type: tf.DType, shape: Sequence[int], dtype: tf.DType, **unused: Any
+) -> tf.Tensor:
+    """Return the initial value of a variable whose initializer gives values of another type."""
+    return tf.cast(initializer(shape, dtype=initial_type), dtype)
 
 
 def _determined_by_name(initializer: Any, name: str) -> Any:

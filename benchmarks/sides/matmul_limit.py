@@ -86,7 +86,7 @@ def step_flops(job: common.Job) -> int:
     return (job["config"]["num_hidden_layers"] - 1) * layer + top
 
 
-def torch_multiplier() -> Callable[[Product], Callable[[], Any]]:
+def torch_multiplier(precision: str) -> Callable[[Product], Callable[[], Any]]:
     """Return a function that prepares a product in PyTorch, with preallocated results."""
     import torch
 
@@ -94,20 +94,22 @@ def torch_multiplier() -> Callable[[Product], Callable[[], Any]]:
 
     def prepare(product: Product) -> Callable[[], Any]:
         left, right, result = product.shapes
-        operands = [torch.randn(*shape) for shape in (left, right)]
-        out = results.setdefault(result, torch.empty(*result))
+        kind = getattr(torch, precision)
+        operands = [torch.randn(*shape).to(kind) for shape in (left, right)]
+        out = results.setdefault(result, torch.empty(*result, dtype=kind))
         return lambda: torch.matmul(*operands, out=out)
 
     return prepare
 
 
-def tensorflow_multiplier() -> Callable[[Product], Callable[[], Any]]:
+def tensorflow_multiplier(precision: str) -> Callable[[Product], Callable[[], Any]]:
     """Return a function that prepares a product in TensorFlow, one operation at a time."""
     import tensorflow.compat.v1 as tf
 
     def prepare(product: Product) -> Callable[[], Any]:
         left, right, _ = product.shapes
-        operands = [tf.constant(np.random.standard_normal(shape).astype("float32")) for shape in (left, right)]
+        random = (np.random.standard_normal(shape).astype("float32") for shape in (left, right))
+        operands = [tf.cast(values, precision) for values in random]
         return lambda: tf.matmul(*operands)
 
     return prepare
@@ -123,7 +125,7 @@ def run_all(products: List[Callable[[], Any]]) -> float:
 
 def step(job: common.Job) -> common.Result:
     """Time the products of a whole step."""
-    prepare = {"torch": torch_multiplier, "tensorflow": tensorflow_multiplier}[job["library"]]()
+    prepare = {"torch": torch_multiplier, "tensorflow": tensorflow_multiplier}[job["library"]](job["precision"])
     layer, top = ([prepare(product) for product in products] for products in step_products(job))
     below = job["config"]["num_hidden_layers"] - 1
     layers = min(LAYERS, below)

@@ -53,7 +53,8 @@ def step(job: common.Job) -> common.Result:
         tf.train.create_global_step()
         config, head = modeling.BertConfig(**job["config"]), ClassificationHead(common.CLASSES)
         plan = TrainingPlan(Schedule(1e-4, SCHEDULED_STEPS, 0), **job.get("plan", {}))
-        model_fn = ModelFn(ModelSpec(config, head, adapter, job["tuning"]), plan=plan)
+        model = ModelSpec(config, head, adapter, job["tuning"], precision=job["precision"])
+        model_fn = ModelFn(model, plan=plan)
         spec = model_fn(make_features(job), None, estimators.ModeKeys.TRAIN, {})
         trained = optimization.trainable_variables(job["tuning"])
         with tf.Session(config=estimators.session_config()) as session:
@@ -129,6 +130,7 @@ def _run_flags(job: common.Job) -> List[str]:
         f"--max_seq_length={job['length']}",
         f"--train_batch_size={job['batch']}",
         f"--adapter_size={job['adapter_size']}",
+        f"--precision={job['precision']}",
         "--learning_rate=3e-4",
     ]
 
@@ -176,7 +178,7 @@ def predict(job: common.Job) -> common.Result:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, packs.FILE_NAME)
         packs.write(path, pack)
-        with Predictor(base.checkpoint, path) as predictor:
+        with Predictor(base.checkpoint, path, precision=job["precision"]) as predictor:
             return common.timed_predictions(predictor.predict, job)
 
 

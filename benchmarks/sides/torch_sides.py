@@ -2,7 +2,7 @@
 
 AdapterHub trains the same parameters as ours: its DoubleSeqBn adapters, the head and also the LayerNorms, which the
 library would leave frozen. LoRA is another method, with about as many trained parameters. Everything else is left as
-the libraries have it.
+the libraries have it. The precision bfloat16 is PyTorch's autocast.
 """
 
 from __future__ import annotations
@@ -87,9 +87,17 @@ def make_optimizer(model: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(trained_parameters(model), lr=3e-4, weight_decay=0.01, fused=True)
 
 
-def train_step(model: Any, optimizer: torch.optim.Optimizer, inputs: Mapping[str, torch.Tensor]) -> float:
+def autocast(job: common.Job) -> Any:
+    """Return a context with the precision of the job."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=job["precision"] == "bfloat16")
+
+
+def train_step(
+    model: Any, optimizer: torch.optim.Optimizer, inputs: Mapping[str, torch.Tensor], job: common.Job
+) -> float:
     """Run forward, backward, clipping and update; return the loss."""
-    loss = model(**inputs).loss
+    with autocast(job):
+        loss = model(**inputs).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(trained_parameters(model), CLIP_NORM)
     optimizer.step()
@@ -103,7 +111,7 @@ def step(job: common.Job) -> common.Result:
     optimizer = make_optimizer(model)
     names = ("input_ids", "attention_mask", "token_type_ids", "labels")  # in the order of the batch
     inputs = dict(zip(names, map(torch.tensor, common.random_batch(job).values())))
-    result = common.timed_steps(lambda: train_step(model, optimizer, inputs), job)
+    result = common.timed_steps(lambda: train_step(model, optimizer, inputs, job), job)
     return dict(result, trained=sum(parameter.numel() for parameter in trained_parameters(model)))
 
 
@@ -153,7 +161,7 @@ def train(model: Any, tokenizer: Any, encoded: List[dict], job: common.Job, epoc
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, total // 10, total)
     for _ in range(epochs):
         for inputs in grouped_batches(job, encoded, tokenizer):
-            train_step(model, optimizer, inputs)
+            train_step(model, optimizer, inputs, job)
             schedule.step()
     return total
 
@@ -222,11 +230,11 @@ def predict(job: common.Job) -> common.Result:
     def predict_texts(texts: List[str], batch_size: int) -> List[List[float]]:
         found: List[List[float]] = []
         texts = sorted(texts, key=len)
-        with torch.inference_mode():
+        with torch.inference_mode(), autocast(job):
             for start in range(0, len(texts), batch_size):
                 batch = texts[start : start + batch_size]
                 inputs = tokenizer(batch, truncation=True, max_length=job["length"], padding=True, return_tensors="pt")
-                found.extend(model(**inputs).logits.softmax(-1).tolist())
+                found.extend(model(**inputs).logits.float().softmax(-1).tolist())
         return found
 
     return common.timed_predictions(predict_texts, job)

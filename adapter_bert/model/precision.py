@@ -1,0 +1,36 @@
+"""Compute with reduced precision: matrix products, and the activations between them, in bfloat16.
+
+LayerNorm, softmax, activation functions, dropout, the head, gradients of weights and the optimizer compute in float32
+(see `fused_ops`), and trained weights are float32. Only frozen weights are stored in bfloat16. Weights that are stored
+in float32 are rounded in each step, with the same result. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Collection, List, Sequence
+
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
+NAMES = (FLOAT32, BFLOAT16)
+
+# Operands of the products and what is added to them.
+_IN_PRODUCTS = re.compile(r"/(kernel|bias)$|/adapters/(weights|biases)\d+$")
+_TABLES = re.compile(r"/embeddings/\w+_embeddings$")
+
+
+def stored_names(names: Sequence[str], frozen: Collection[str], precision: str, trains: bool) -> List[str]:
+    """Return the names of the variables to store in `precision` instead of float32.
+
+    Args:
+      names: names of all variables.
+      frozen: those that are not trained. The tables of embeddings are rounded only if they are among these.
+      precision: one of `NAMES`.
+      trains: whether the other variables are trained.
+    """
+    if precision == FLOAT32:
+        return []
+    return [
+        name
+        for name in names
+        if (_IN_PRODUCTS.search(name) and (name in frozen or not trains)) or (_TABLES.search(name) and name in frozen)
+    ]
