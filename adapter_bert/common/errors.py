@@ -10,7 +10,7 @@ import difflib
 import functools
 import os
 import sys
-from typing import Callable, Iterable, Mapping, Optional
+from typing import Callable, Iterable, List, Mapping, Optional
 
 from adapter_bert.common import streams
 
@@ -22,7 +22,14 @@ _COMPARED_NAMES, _LISTED_NAMES, _NAME_LENGTH = 1000, 50, 255
 _MESSAGE_LENGTH = 4000
 
 
-class UserError(ValueError):
+class _MessageError(Exception):
+    """An exception that IPython shows as its message, without a traceback."""
+
+    def _render_traceback_(self) -> List[str]:
+        return [f"{type(self).__name__}: {streams.printable(self)}"]
+
+
+class UserError(_MessageError, ValueError):
     """Wrong input. The text says what was found, where, what was expected and what to do."""
 
 
@@ -39,7 +46,7 @@ class DivergedError(UserError):
         self.step, self.parameters = step, parameters
 
 
-class StoppedError(Exception):
+class StoppedError(_MessageError):
     """The user stopped the work. The text says what was saved and how to continue."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from typing import Iterable, Iterator, Optional, Sequence, TypeVar
+from typing import Any, Iterable, Iterator, Optional, Sequence, TypeVar
 
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
@@ -14,6 +14,8 @@ Item = TypeVar("Item")
 
 # Seconds between log lines; shorter work logs nothing.
 LOG_SECONDS = 10.0
+# Seconds between two states of a bar in a notebook, which stores each of them until the cell is run again.
+_NOTEBOOK_SECONDS = 1.0
 
 
 def format_seconds(seconds: float) -> str:
@@ -27,6 +29,24 @@ def in_notebook() -> bool:
     """Return whether this code runs in a notebook, which shows bars although it is not a terminal."""
     shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
     return shell is not None and "IPKernelApp" in shell.config
+
+
+def shows_bar() -> bool:
+    """Return whether standard error is a terminal, or this code runs in a notebook."""
+    return sys.stderr.isatty() or in_notebook()
+
+
+def make_bar(total: Optional[int], **look: Any) -> tqdm:
+    """Return a progress bar; `look` are arguments of `tqdm`.
+
+    In a notebook it is drawn on standard output, like TensorFlow's log: the two streams are shown in separate blocks,
+    and each log line would start a new bar.
+    """
+    if in_notebook():
+        look.update(file=sys.stdout, mininterval=_NOTEBOOK_SECONDS)
+    # tqdm draws nothing if the terminal does not report its size.
+    columns, rows = shutil.get_terminal_size()
+    return tqdm(total=total, ncols=columns, nrows=rows, **look)
 
 
 def with_progress(items: Iterable[Item], total: int, action: str, unit: str) -> Iterator[Item]:
@@ -50,12 +70,10 @@ def with_bar(chunks: Iterable[Sequence[Item]], total: Optional[int], action: str
 
     Show a bar on a terminal or in a notebook, otherwise log lines; without the time left if the total is not known.
     """
-    has_bar = sys.stderr.isatty() or in_notebook()
+    has_bar = shows_bar()
     started = logged = time.perf_counter()
     done = 0
-    # tqdm draws nothing if the terminal does not report its size.
-    columns, rows = shutil.get_terminal_size()
-    with tqdm(None, action, total, unit=" " + unit, ncols=columns, nrows=rows, disable=not has_bar) as bar:
+    with make_bar(total, desc=action, unit=" " + unit, disable=not has_bar) as bar:
         for chunk in chunks:
             done += len(chunk)
             bar.update(len(chunk))

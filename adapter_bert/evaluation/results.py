@@ -12,6 +12,8 @@ from adapter_bert.evaluation.class_report import ClassReport
 _NO_DEFAULT = ("task", "primary_metric", "metrics", "loss", "seed")
 # Left out of the file if they are empty.
 _OPTIONAL = ("details", "per_class", "confusion_matrix", "test")
+# In the short form for interpreters and notebooks.
+_SHOWN = ("task", "metrics", "majority", "collapsed", "step", "parameters")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,11 @@ class EvalResults:
     confusion_matrix: Sequence[Sequence[int]] = dataclasses.field(default_factory=list)
     # Metrics, loss, majority, size and fingerprint of a test split with labels.
     test: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return the scores: all fields would fill the screen of a notebook."""
+        shown = {name: getattr(self, name) for name in _SHOWN}
+        return f"EvalResults({', '.join(f'{name}={value!r}' for name, value in shown.items())}, …)"
 
     @property
     def primary(self) -> Any:

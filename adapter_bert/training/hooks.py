@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
-import sys
 import time
+import warnings
 from concurrent import futures
 from typing import Any, Iterator, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from adapter_bert.common import files, progress
 from adapter_bert.common.signals import StopRequest
@@ -63,12 +61,13 @@ class ProgressHook(_StepHook):
         self._steps, self._widths = 0, 0  # in this process
 
     def _open_bar(self) -> None:
-        if tf.logging.get_verbosity() > tf.logging.INFO or not (sys.stderr.isatty() or progress.in_notebook()):
+        if tf.logging.get_verbosity() > tf.logging.INFO or not progress.shows_bar():
             return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # in a notebook, tqdm asks for widgets, which this bar does not use
+            from tqdm.contrib.logging import logging_redirect_tqdm
         self._open.enter_context(logging_redirect_tqdm([logging.getLogger("tensorflow")]))
-        # tqdm draws nothing if the terminal does not report its size.
-        columns, rows = shutil.get_terminal_size()
-        bar = tqdm(total=self._total_steps, initial=self.step, ncols=columns, nrows=rows, bar_format=BAR)
+        bar = progress.make_bar(self._total_steps, initial=self.step, bar_format=BAR)
         self._bar = self._open.enter_context(bar)
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
