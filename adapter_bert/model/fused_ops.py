@@ -104,8 +104,9 @@ def _own_gradient(op: tf.Operation, dy: tf.Tensor, *unused: tf.Tensor) -> List[O
     gradients = getattr(op.graph, _GRADIENT, {})
     if op.name not in gradients:
         raise RuntimeError(f"{op.name} was imported from a file; only a graph built by this code has gradients.")
-    # Otherwise operations that depend on forward results alone would run early, and their results be kept.
-    with tf.control_dependencies([dy]):
+    # Otherwise operations that depend on forward results alone run early, and their results are kept. In float32, this
+    # would change how TensorFlow's optimizers merge operations, and thus rounding.
+    with tf.control_dependencies([dy] if dy.dtype != tf.float32 else []):
         return [None, *gradients[op.name](dy)]
 
 
