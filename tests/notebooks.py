@@ -56,6 +56,7 @@ def run_notebook(notebook: Dict[str, Any], monkeypatch: pytest.MonkeyPatch, fold
         monkeypatch.setenv(name, settings)
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
     monkeypatch.setenv("PYTHONPATH", ROOT)
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)  # set by this process
     node = nbformat.reads(json.dumps({"metadata": {}, "nbformat": 4, "nbformat_minor": 5, **notebook}), as_version=4)
     resources = {"metadata": {"path": folder}}
     limits = {"timeout": TIMEOUT, "startup_timeout": TIMEOUT}

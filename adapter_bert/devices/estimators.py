@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
@@ -57,14 +57,15 @@ def serving_config() -> tf.ConfigProto:
 
 @functools.lru_cache(maxsize=None)
 def tpu_cluster(device: Device) -> Any:
-    """Find the Cloud TPU and return its cluster; return None if the device is not a Cloud TPU.
+    """Find the TPU and return its cluster; return None if the device is not a TPU with a name.
 
     Raises:
-      UserError: the TPU or the server at `device.master` does not answer.
+      UserError: the TPU or the server at `device.master` does not answer, or it has not `device.num_tpu_cores` cores.
     """
-    if device.master:
-        _check_master(device.master, f"--master={device.master}")
-    if not (device.use_tpu and device.tpu_name):
+    flag = f"--master={device.master}"
+    if not device.use_tpu:
+        if device.master:
+            _list_devices(device.master, flag)
         return None
     if compat.tensorflow_version() > compat.LAST_WITH_ESTIMATOR:
         raise errors.UserError(
@@ -72,33 +73,54 @@ def tpu_cluster(device: Device) -> Any:
         )
     # The estimator's training loop needs the older control flow.
     tf.disable_control_flow_v2()
+    if device.master:
+        _check_cores(device, _list_devices(device.master, flag), flag)
+        return None
     flag = f"--tpu_name={device.tpu_name}"
     try:
         cluster, master = reachability.within(reachability.TIMEOUT, lambda: _find_cluster(device))
     except Exception as error:  # the cloud client raises all kinds of exceptions for a wrong address
         raise errors.UserError(f"Cannot find the TPU {flag}: {errors.reason(error)}.") from error
-    _check_master(master, flag if master == device.tpu_name else f"{master} ({flag})")
+    shown = flag if master in ("", device.tpu_name) else f"{master} ({flag})"
+    _check_cores(device, _list_devices(master, shown, cluster), shown)
     return cluster
 
 
-def _check_master(master: str, flag: str) -> None:
-    """Raise a `UserError` that names `flag` unless a TensorFlow server answers at this address."""
-    if master in ("", "local"):  # this process
-        return
-    reachability.check_server(master, flag)
+def _list_devices(master: str, flag: str, cluster: Any = None) -> List[Any]:
+    """Return the devices of a TensorFlow server; raise a `UserError` that names `flag` if it does not answer."""
+
+    def query() -> List[Any]:
+        with tf.Graph().as_default(), tf.Session(master, config=config) as session:
+            return session.list_devices()
+
+    spec = cluster.cluster_spec() if cluster else None  # None for an address in 1.15
+    config = tf.ConfigProto(cluster_def=spec.as_cluster_def() if spec else None)
     try:
-        reachability.within(reachability.TIMEOUT, lambda: _list_devices(master))
+        if master in ("", "local"):  # this process, where starting the TPU may take longer than a server's answer
+            return query()
+        reachability.check_server(master, flag)
+        return reachability.within(reachability.TIMEOUT, query)
     except (OSError, tf.errors.OpError) as error:
         raise errors.UserError(f"The server at {flag} opens no TensorFlow session: {errors.reason(error)}.") from None
 
 
-def _list_devices(master: str) -> Any:
-    with tf.Graph().as_default(), tf.Session(master) as session:
-        return session.list_devices()
+def _check_cores(device: Device, devices: Sequence[Any], flag: str) -> None:
+    """Raise a `UserError` that names `flag` unless these are the devices of a TPU with the expected number of cores."""
+    cores = sum(each.device_type == "TPU" for each in devices)
+    if not cores:
+        raise errors.UserError(
+            f"There is no TPU at {flag}; found {errors.first_names([each.name for each in devices])}. On a TPU VM, "
+            "--tpu_name=local needs a TensorFlow with TPU support (docs/scaling.md) and no other process on the TPU."
+        )
+    if cores != device.num_tpu_cores:
+        raise errors.UserError(
+            f"The TPU at {flag} has {cores} cores, but --num_tpu_cores is {device.num_tpu_cores}: set "
+            f"--num_tpu_cores={cores}."
+        )
 
 
 def _find_cluster(device: Device) -> Tuple[Any, str]:
-    """Return the cluster and the address of a TPU, which the cloud knows if it is a name."""
+    """Return the cluster and the address of a TPU, which the cloud knows if it is a name; `local` has no address."""
     cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
         device.tpu_name, zone=device.tpu_zone, project=device.gcp_project
     )
@@ -124,16 +146,21 @@ def run_config(device: Device, model_dir: str, seed: int, save_checkpoints_steps
             iterations_per_loop=device.iterations_per_loop,
             num_shards=device.num_tpu_cores,
             per_host_input_for_training=_InputPipelineConfig.PER_HOST_V2,
+            # Only the first of several hosts can return predictions in order.
+            eval_training_input_configuration=_InputPipelineConfig.SLICED
+            if device.use_tpu
+            else _InputPipelineConfig.PER_HOST_V1,
         ),
     )
 
 
 def make_estimator(model_fn: Callable, device: Device, config: Any, batch_size: int) -> Any:
-    """Return a TPUEstimator, which also runs on CPUs and GPUs, to train or to predict in batches of this size."""
+    """Return a TPUEstimator, which also runs on CPUs and GPUs, for batches of this size."""
     return TPUEstimator(
         model_fn,
         config=config,
         use_tpu=device.use_tpu,
         train_batch_size=batch_size,
+        eval_batch_size=batch_size,
         predict_batch_size=batch_size,
     )

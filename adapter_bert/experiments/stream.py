@@ -27,7 +27,10 @@ from adapter_bert.weights.run_folder import RunFolder
 REPORT_FILE = "stream.json"
 
 # Flags that the bank sets, and flags that the stream sets itself.
-BASE_FLAGS = ("bert_dir", "bert_config_file", "vocab_file", "spm_model_file", "init_checkpoint", "adapter_pack")
+BASE_FLAGS = (
+    *("bert_dir", "bert_hub_module_handle", "bert_config_file", "vocab_file", "spm_model_file"),
+    *("init_checkpoint", "adapter_pack"),
+)
 _STREAM_FLAGS = (*BASE_FLAGS, "output_dir", "do_train", "do_eval", "do_predict")
 
 

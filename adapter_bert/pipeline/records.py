@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -100,6 +100,17 @@ def shuffled(dataset: tf.data.Dataset, seed: Optional[int]) -> tf.data.Dataset:
     return dataset.shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=True).repeat()
 
 
+def _share_of_host(dataset: tf.data.Dataset, params: Mapping[str, Any]) -> Tuple[tf.data.Dataset, int]:
+    """Return the part of a training set that the host reads which calls the `input_fn`, and the number of hosts.
+
+    TPUEstimator calls it once for each host of a TPU, with a `context`; elsewhere there is only one.
+    """
+    context = params.get("context")
+    if context is None or context.num_hosts == 1:
+        return dataset, 1
+    return dataset.shard(context.num_hosts, context.current_host), context.num_hosts
+
+
 def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
     """Prepare the next batches in the background: the last stage of every pipeline.
 
@@ -144,7 +155,8 @@ def file_based_input_fn_builder(
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
         dataset = tf.data.TFRecordDataset(input_file)
         if is_training:
-            dataset = shuffled(dataset, seed).skip(skip_examples)
+            dataset, hosts = _share_of_host(dataset, params)
+            dataset = shuffled(dataset, seed).skip(skip_examples // hosts)
         batches = dataset.batch(params["batch_size"], drop_remainder=drop_remainder)
         return prefetched(batches.map(parser([seq_length], label_types)))
 
@@ -168,6 +180,7 @@ def input_fn_builder(
         tensors = to_int32({name: tf.constant(values) for name, values in columns.items()})
         dataset = tf.data.Dataset.from_tensor_slices(tensors)
         if is_training:
+            dataset, _ = _share_of_host(dataset, params)
             # Use `skip` as for files: the seeds of later operations depend on the number of operations before them.
             dataset = shuffled(dataset, seed).skip(0)
         return prefetched(dataset.batch(params["batch_size"], drop_remainder=drop_remainder))

@@ -25,6 +25,7 @@ from adapter_bert.training.engine import Engine
 from adapter_bert.weights import loading, packs
 from adapter_bert.weights.assigner import WeightAssigner
 from adapter_bert.weights.bases import Base
+from adapter_bert.weights.exchange import hub
 from adapter_bert.weights.loading import WeightRequest, Weights
 
 # From ids, mask and segments, int [B, S], to the vectors of each layer, float [B, S, H].
@@ -42,6 +43,7 @@ def extract(settings: ExtractSettings) -> int:
         if not settings.overwrite:
             files.check_absent(output, "--output_file")
         total = sum(1 for _ in read_lines(settings.input_file or ""))
+        settings = hub.use_module(settings)
         base = workflow.load_base(settings, Engine())  # type: ignore[arg-type]  # has what is needed of a run's settings
         layers = settings.layer_indices(base.config.num_hidden_layers)
         spec, weights = _resolve_weights(settings, base)

@@ -57,6 +57,11 @@ def is_known(name: str) -> bool:
     return name in KNOWN and not os.path.isdir(name)
 
 
+def is_url(handle: str) -> bool:
+    """Return whether a TF-Hub module must be downloaded. Buckets (`gs://`) are read in place."""
+    return handle.startswith(("https://", "http://"))
+
+
 def cached_folder(name: str) -> str:
     """Return the folder of a known base, which exists once it was downloaded."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

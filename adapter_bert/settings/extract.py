@@ -58,7 +58,7 @@ class ExtractSettings(BertSettings):
     def check_paths(self) -> None:
         """As in the base class. There must be weights."""
         super().check_paths()
-        if not self.init_checkpoint:
+        if not (self.init_checkpoint or self.bert_hub_module_handle):
             raise errors.UserError("No weights: set --bert_dir, or --init_checkpoint, to those of a BERT.")
 
     def needed_paths(self) -> Dict[str, str]:

@@ -36,6 +36,11 @@ class BertSettings(FlagGroup):
         "Folder of the pre-trained BERT, instead of the flags for its parts: bert_config.json, vocab.txt (or *.model) "
         f"and bert_model.ckpt.*; or the name of a base to download: {', '.join(base_files.KNOWN)}.",
     )
+    bert_hub_module_handle: Optional[str] = setting(
+        None,
+        "TF-Hub module of a BERT, instead of --bert_dir: a folder or URL, in the layout of TF1 or TF2. Provides "
+        "weights, vocabulary and --do_lower_case.",
+    )
     bert_config_file: Optional[str] = setting(None, "Architecture of the pre-trained BERT (JSON).", MODEL, kind="file")
     vocab_file: Optional[str] = setting(None, "WordPiece vocabulary of the pre-trained BERT.", MODEL, kind="file")
     spm_model_file: Optional[str] = setting(None, "SentencePiece model, instead of --vocab_file.", MODEL, kind="file")
@@ -57,10 +62,22 @@ class BertSettings(FlagGroup):
             if not getattr(self, name) and not (has_tokenizer and name in ("vocab_file", "spm_model_file")):
                 object.__setattr__(self, name, path)
 
+    def validate(self) -> None:
+        """Raise `errors.UserError` for invalid values or combinations."""
+        super().validate()
+        if self.bert_dir and self.bert_hub_module_handle:
+            raise errors.UserError(
+                f"--bert_dir={self.bert_dir} and --bert_hub_module_handle={self.bert_hub_module_handle} both name the "
+                "BERT: set one of them."
+            )
+
     def check_paths(self) -> None:
         """As in the base class. A BERT must be named."""
         super().check_paths()
-        if not self.bert_config_file:
+        module = self.bert_hub_module_handle or ""
+        if module and "://" not in module and not os.path.isdir(module):
+            raise errors.UserError(f"--bert_hub_module_handle={module} is neither a folder nor a URL.")
+        if not self.bert_config_file and not module:
             raise errors.UserError(
                 "No BERT: set --bert_dir to its folder, or to the name of a base to download "
                 f"({', '.join(base_files.KNOWN)}); or set --bert_config_file, --vocab_file and --init_checkpoint."
@@ -257,7 +274,9 @@ class DeviceSettings(FlagGroup):
         Limits(choices=precision.NAMES),
     )
     use_tpu: bool = setting(False, "Run on a TPU (TensorFlow 2.15 or older) instead of a CPU or GPU.")
-    tpu_name: Optional[str] = setting(None, "Name or grpc:// address of the Cloud TPU; needed with --use_tpu.")
+    tpu_name: Optional[str] = setting(
+        None, "Name or grpc:// address of the Cloud TPU, or local on a TPU VM; needed with --use_tpu."
+    )
     tpu_zone: Optional[str] = setting(None, "Zone of the Cloud TPU; detected if not set.")
     gcp_project: Optional[str] = setting(None, "Project of the Cloud TPU; detected if not set.")
     master: Optional[str] = setting(None, "Address of the TensorFlow master.")
@@ -361,7 +380,7 @@ class Settings(RunSettings, AdapterSettings, BertSettings):
             ):
                 if getattr(self, name):
                     raise errors.UserError(f"--cache_frozen_layers=true cannot be combined with --{name}=true: {why}.")
-        if self.adapter_pack and not self.init_checkpoint:
+        if self.adapter_pack and not (self.init_checkpoint or self.bert_hub_module_handle):
             raise errors.UserError(
                 f"--adapter_pack={self.adapter_pack} needs the BERT that it was trained on: add --bert_dir or "
                 "--init_checkpoint."

@@ -27,6 +27,7 @@ from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
 from adapter_bert.training.trainer import SplitFeatures, Trainer
 from adapter_bert.weights.bases import Base
+from adapter_bert.weights.exchange import hub
 from adapter_bert.weights.run_folder import TEST_RESULTS_FILE, RunFolder
 
 
@@ -41,6 +42,7 @@ def run(settings: ClassifierSettings, engine: Optional[Engine] = None) -> Option
             data = load_data(settings)
             settings = dataclasses.replace(settings, task_name=data.task.name)
             folder.check_outputs(settings, glue_submission.file_name(data.task))
+            settings = hub.use_module(settings)
             base = workflow.load_base(settings, engine)
             head = make_head(settings, data)
             schedule = workflow.make_schedule(settings, len(data.splits.get("train", ())))

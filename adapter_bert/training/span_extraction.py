@@ -23,6 +23,7 @@ from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
 from adapter_bert.training.trainer import SplitFeatures, Trainer
 from adapter_bert.weights.bases import Base
+from adapter_bert.weights.exchange import hub
 from adapter_bert.weights.run_folder import RunFolder
 
 
@@ -37,6 +38,7 @@ def run(settings: SquadSettings, engine: Optional[Engine] = None) -> Optional[Ev
             folder.check_outputs(settings)
             settings = use_recorded_name(settings, folder)
             data = load_data(settings)
+            settings = hub.use_module(settings)
             base = workflow.load_base(settings, engine)
             schedule = workflow.make_schedule(settings, data.train.num_questions if data.train else 0)
             trainer = workflow.prepare(settings, folder, base, SpanHead(), data.fingerprints(), engine)  # first write

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import subprocess
 import sys
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -48,7 +50,7 @@ def test_a_tpu_needs_static_shapes_and_full_batches_and_only_a_cpu_splits_them(m
 
 def test_a_device_without_a_tpu_name_has_no_cluster(server):
     assert estimators.tpu_cluster(Device()) is None
-    assert estimators.tpu_cluster(Device(use_tpu=True, master=server)) is None
+    assert estimators.tpu_cluster(Device(master=server)) is None
 
 
 def test_an_address_without_a_server_is_an_error_that_names_the_flag(listener):
@@ -65,7 +67,28 @@ def test_an_address_of_a_tpu_that_does_not_answer_is_an_error(monkeypatch, liste
     address = f"grpc://127.0.0.1:{listener.getsockname()[1]}"  # accepts connections, and never answers
     message = message_of(estimators.tpu_cluster, Device(use_tpu=True, tpu_name=address))
     assert_mentions(message, f"--tpu_name={address}")
-    assert estimators.tpu_cluster(Device(use_tpu=True, tpu_name=server)).master() == server
+
+
+@pytest.mark.skipif(compat.tensorflow_version() > (2, 15), reason="TPUs need an older TensorFlow")
+@pytest.mark.parametrize("name", [{"tpu_name": "local"}, {"tpu_name": ""}, {"master": ""}])
+def test_a_machine_or_a_server_without_a_tpu_is_an_error(monkeypatch, server, name):
+    monkeypatch.setattr(tf, "disable_control_flow_v2", lambda: None)
+    named = {flag: value or server for flag, value in name.items()}
+    ((flag, value),) = named.items()
+    assert_mentions(message_of(estimators.tpu_cluster, Device(use_tpu=True, **named)), f"--{flag}={value}")
+
+
+@pytest.mark.skipif(compat.tensorflow_version() > (2, 15), reason="TPUs need an older TensorFlow")
+def test_the_number_of_cores_must_be_that_of_the_tpu(monkeypatch):
+    monkeypatch.setattr(tf, "disable_control_flow_v2", lambda: None)
+    devices = [mock.Mock(device_type=kind) for kind in ("CPU", "TPU", "TPU", "TPU_SYSTEM", "TPU", "TPU")]
+    monkeypatch.setattr(estimators, "_list_devices", lambda *_: devices)
+    local = Device(use_tpu=True, tpu_name="local", num_tpu_cores=4)
+    assert estimators.tpu_cluster(local).master() in ("", "local")
+    config = estimators.run_config(local, "unused", 1)
+    assert config.master in ("", "local") and config.tpu_config.num_shards == 4
+    message = message_of(estimators.tpu_cluster, dataclasses.replace(local, num_tpu_cores=8))
+    assert_mentions(message, "--tpu_name=local", "--num_tpu_cores=4", 8)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +131,11 @@ def test_a_tpu_needs_an_older_tensorflow_and_must_be_reachable(monkeypatch, vers
     assert_mentions(message_of(estimators.tpu_cluster, TPU), *facts)
 
 
-def test_hooks_save_checkpoints_and_summaries_if_the_device_supports_hooks(tmp_path):
+def test_hooks_save_checkpoints_and_summaries_if_the_device_supports_hooks(monkeypatch, tmp_path):
+    monkeypatch.setattr(estimators, "tpu_cluster", lambda device: None)
     configs = [
         estimators.run_config(device, str(tmp_path), 5, save_checkpoints_steps=20)
-        for device in (Device(num_tpu_cores=1), Device(use_tpu=True, master="local", iterations_per_loop=4))
+        for device in (Device(num_tpu_cores=1), Device(use_tpu=True, master="grpc://tpu:8470", iterations_per_loop=4))
     ]
     assert [config.save_checkpoints_steps for config in configs] == [None, 20]
     assert [config.tpu_config.iterations_per_loop for config in configs] == [1000, 4]

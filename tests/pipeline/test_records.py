@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -98,6 +99,20 @@ def test_training_uses_every_example_once_per_epoch_in_a_new_order(numbered_file
     for skip in (1, 20, 27):
         assert order(training_fn(numbered_file, skip=skip), 60 - skip) == seen[skip:], "a continued training"
     assert order(training_fn(numbered_file, seed=6), 60) != seen
+
+
+def test_each_host_of_a_tpu_reads_its_share_of_every_epoch_and_resumes_in_it(numbered_file):
+    def of_host(host: int, steps: int, skip: int = 0) -> list:
+        context = mock.Mock(num_hosts=4, current_host=host)
+        input_fn = training_fn(numbered_file, skip=skip)
+        found = run_batches(lambda params: input_fn(dict(params, context=context)), 1, steps)
+        return [int(batch["input_ids"][0][0]) for batch in found]
+
+    epochs = [of_host(host, 10) for host in range(4)]
+    for start in (0, 5):
+        assert sorted(number for epoch in epochs for number in epoch[start : start + 5]) == list(range(20))
+    # Three batches of one example on each host are twelve examples.
+    assert of_host(2, 7, skip=12) == epochs[2][3:]
 
 
 @pytest.mark.parametrize("is_training", [False, True])

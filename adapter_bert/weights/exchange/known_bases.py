@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from typing import Callable
 
 import tensorflow.compat.v1 as tf
 
@@ -21,6 +22,11 @@ def provide(name: str) -> str:
     """Return the folder of a base; download a known base unless it is in the cache. Other names are returned as is."""
     if not base_files.is_known(name):
         return name
+    return in_cache(name, lambda folder: _download(name, folder))
+
+
+def in_cache(name: str, create: Callable[[str], None]) -> str:
+    """Return a folder of the cache; call `create(folder)`, which replaces it when it is complete, unless it exists."""
     folder = base_files.cached_folder(name)
     if os.path.isdir(folder):
         return folder
@@ -28,8 +34,8 @@ def provide(name: str) -> str:
     try:
         files.make_folder(cache)
         with files.user_errors(f"Cannot write to {cache}"), locks.held(os.path.join(cache, f".{name}.lock")):
-            if not os.path.isdir(folder):  # another process may have downloaded it
-                _download(name, folder)
+            if not os.path.isdir(folder):  # another process may have created it
+                create(folder)
     except errors.UserError as error:
         raise errors.UserError(f"{error} (The variable {base_files.CACHE_VARIABLE} sets another cache.)") from None
     return folder
