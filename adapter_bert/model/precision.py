@@ -18,17 +18,14 @@ _IN_PRODUCTS = re.compile(r"/(kernel|bias)$|/adapters/(weights|biases)\d+$")
 _TABLES = re.compile(r"/embeddings/\w+_embeddings$")
 
 
-def stored_names(names: Sequence[str], frozen: Collection[str], precision: str, trains: bool) -> List[str]:
-    """Return the names of the variables to store in `precision` instead of float32.
+def stored_names(names: Sequence[str], frozen: Collection[str], trains: bool) -> List[str]:
+    """Return the names of the variables to store in reduced precision.
 
     Args:
       names: names of all variables.
       frozen: those that are not trained. The tables of embeddings are rounded only if they are among these.
-      precision: one of `NAMES`.
       trains: whether the other variables are trained.
     """
-    if precision == FLOAT32:
-        return []
     return [
         name
         for name in names

@@ -66,7 +66,9 @@ class ModelSpec:
 
     def reduced_names(self, trains: bool) -> List[str]:
         """Names of the variables to store in `precision`, in training or otherwise; none if it is float32."""
-        return precision.stored_names(list(self.shapes), set(self.frozen_names), self.precision, trains)
+        if self.precision == precision.FLOAT32:  # a model with a custom adapter may not know its trained names
+            return []
+        return precision.stored_names(list(self.shapes), set(self.frozen_names), trains)
 
     @property
     def base_names(self) -> List[str]:
