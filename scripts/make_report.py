@@ -10,6 +10,7 @@ unfinished, run the command again later to update the report.
 
 from __future__ import annotations
 
+import os
 from typing import Sequence
 
 from adapter_bert.common import system
@@ -36,7 +37,8 @@ def main(argv: Sequence[str]) -> None:
         try:
             folder.write_results(folder.sweep())
         except errors.UserError as error:
-            tf.logging.warning("%s is not updated: %s", folder.file(RESULTS_FILE), error)
+            if os.path.exists(folder.file("sweep.json")):  # otherwise the report raises the same error
+                tf.logging.warning("%s is not updated: %s", folder.file(RESULTS_FILE), error)
     print(report.write(FLAGS.sweep, FLAGS.output))
 
 

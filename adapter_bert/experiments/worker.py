@@ -87,12 +87,12 @@ def _run(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> None:
             settings.check_paths()
             results = WORKFLOWS[sweep.program](settings, engine)
             assert results is not None, "a cell evaluates the dev split"
+            result = summarize(cell, settings, results)
     except errors.StoppedError:
         raise
     except errors.DivergedError as error:
         tf.logging.warning("%s: %s", cell.name, error)
-        folder.write_result(cell, _diverged(cell, settings, error), RunFolder(folder.run_path(cell)).history().seconds)
-        return
+        result = _diverged(cell, settings, error)
     except Exception as error:  # must not stop the other cells
         text = str(error) if isinstance(error, errors.UserError) else errors.reason(error)
         if not isinstance(error, (errors.UserError, OSError)):
@@ -101,7 +101,7 @@ def _run(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> None:
         folder.write_failure(cell, text)
         return
     run = RunFolder(folder.run_path(cell))
-    folder.write_result(cell, summarize(cell, settings, results), run.history().seconds)
+    folder.write_result(cell, result, run.history().seconds)
     run.remove_weights(keep_pack=settings.tuning_mode in ("adapter", "layer_norm", "head"))
 
 
