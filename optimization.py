@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import errors
 from adapter_bert.model import batch_norm, tuning_modes
+from adapter_bert.model.loss_scale import LossScale
 from adapter_bert.model.tuning_modes import HEAD, count_layers, trainable_names  # noqa: F401  (published names)
 
 # Graph collection with the learning rate of the current step.
@@ -141,12 +142,18 @@ def train_step(
     num_warmup_steps: Union[None, int, tf.Tensor],
     use_tpu: bool,
     bias_correction: bool = False,
+    scale: Optional[LossScale] = None,
+    square_correction: Optional[tf.Tensor] = None,
 ) -> tf.Operation:
-    """Build the training step from gradients; a gradient is None if the loss does not depend on the variable."""
+    """Build the training step from gradients; a gradient is None if the loss does not depend on the variable.
+
+    With a `scale`, the gradients are those of the scaled loss. A step in which they are not finite changes no weights.
+    `square_correction` is added to the square of the gradients' norm, see `collective.mean_over_workers`.
+    """
     global_step = tf.train.get_or_create_global_step()
     rate = learning_rate_schedule(global_step, init_lr, num_train_steps, num_warmup_steps)
     tf.add_to_collection(LEARNING_RATE, rate)
-    optimizer = AdamWeightDecayOptimizer(
+    optimizer = _SkippingOptimizer(
         rate,
         weight_decay_rate=0.01,
         exclude_from_weight_decay=["LayerNorm", "layer_norm", "BatchNorm", "bias"],
@@ -154,7 +161,13 @@ def train_step(
     )
     if use_tpu:
         optimizer = tf.tpu.CrossShardOptimizer(optimizer)
+    updates: List[tf.Operation] = []
+    if scale:
+        grads, optimizer.is_finite = scale.unscaled(grads)
+        updates = scale.update(optimizer.is_finite)
     norm = tf.global_norm(grads)
+    if square_correction is not None:
+        norm = tf.sqrt(tf.square(norm) + (square_correction / tf.square(scale.factor) if scale else square_correction))
     if not use_tpu:
         # Check before the update, so that a checkpoint never contains NaNs.
         norm = tf.debugging.check_numerics(norm, NOT_FINITE)
@@ -162,7 +175,7 @@ def train_step(
     train_op = optimizer.apply_gradients(list(zip(grads, tvars)), global_step=global_step)
     # The optimizer does not increment the step (see apply_gradients). Increment it last: in parallel with the update,
     # the learning rate could read either value.
-    with tf.control_dependencies([train_op]):
+    with tf.control_dependencies([train_op, *updates]):
         return tf.group(global_step.assign_add(1))
 
 
@@ -279,3 +292,18 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
     def _get_variable_name(self, param_name: str) -> str:
         return re.sub(r":\d+$", "", param_name)
+
+
+class _SkippingOptimizer(AdamWeightDecayOptimizer):
+    """The optimizer of runs: changes nothing in a step in which `is_finite` is false; gradients must be 0 then."""
+
+    is_finite: Optional[tf.Tensor] = None
+    _UNCHANGED: Mapping[str, float] = {"beta1": 1.0, "beta2": 1.0, "epsilon": 1.0}  # and zeros
+
+    def _constants(self) -> Dict[str, tf.Tensor]:
+        constants = super()._constants()
+        if self.is_finite is None:
+            return constants
+        return {
+            name: tf.where(self.is_finite, value, self._UNCHANGED.get(name, 0.0)) for name, value in constants.items()
+        }

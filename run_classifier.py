@@ -13,7 +13,8 @@ from typing import Any, Optional, Sequence, Tuple
 
 from absl import app, flags
 
-from adapter_bert.common import errors, system
+from adapter_bert.common import errors
+from adapter_bert.devices import launcher
 from adapter_bert.settings import flags as settings_lib
 from adapter_bert.settings.classifier import ClassifierSettings
 
@@ -24,7 +25,7 @@ settings_lib.define_flags(ClassifierSettings)
 if __name__ == "__main__":
     # Check the flags before importing TensorFlow, which takes seconds.
     settings_lib.check_command_line(ClassifierSettings, FLAGS, REQUIRED)
-    system.configure_tensorflow(verbose=settings_lib.verbosity(FLAGS) > 0)
+    launcher.start_if_requested(settings_lib.from_flags(ClassifierSettings, FLAGS))
 
 import tensorflow.compat.v1 as tf
 

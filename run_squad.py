@@ -14,7 +14,8 @@ from typing import Iterable, List, Optional, Sequence, Tuple
 
 from absl import app, flags
 
-from adapter_bert.common import errors, system
+from adapter_bert.common import errors
+from adapter_bert.devices import launcher
 from adapter_bert.settings import flags as settings_lib
 from adapter_bert.settings.squad import SquadSettings
 
@@ -25,7 +26,7 @@ settings_lib.define_flags(SquadSettings)
 if __name__ == "__main__":
     # Check the flags before importing TensorFlow, which takes seconds.
     settings_lib.check_command_line(SquadSettings, FLAGS, REQUIRED)
-    system.configure_tensorflow(verbose=settings_lib.verbosity(FLAGS) > 0)
+    launcher.start_if_requested(settings_lib.from_flags(SquadSettings, FLAGS))
 
 import numpy as np
 import tensorflow.compat.v1 as tf

@@ -59,7 +59,7 @@ def parse_arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     add("--tasks", type=names, default=["CoLA", "MRPC"], help="of epoch; sweep: the first; default: CoLA,MRPC")
     add("--epochs", type=float, default=3.0, help="of each run of sweep; default: %(default)s")
     help_text = "float32 or bfloat16 (PyTorch: autocast), for step, epoch and predict; default: %(default)s"
-    add("--precision", default=precision.FLOAT32, choices=precision.NAMES, help=help_text)
+    add("--precision", default=precision.FLOAT32, choices=[precision.FLOAT32, precision.BFLOAT16], help=help_text)
     add("--feature_tasks", type=names, default=["MRPC", "SST-2"], help="default: MRPC,SST-2")
     add("--fraction", type=float, default=1.0, help="part of the data of epoch and sweep; default: %(default)s")
     add("--hf_dir", help=f"Hugging Face BERT folder; default: that of the package {BASE_PACKAGE.replace('_', '-')}")

@@ -29,7 +29,7 @@ system.configure_tensorflow()
 import tabulate
 
 from adapter_bert import tasks
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, paths
 from adapter_bert.common.streams import printable
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.model import parameters
@@ -57,8 +57,10 @@ def create(args: argparse.Namespace) -> None:
     folder = Bank.check_absent(args.bank, args.base)
     base = known_bases.provide(args.base)
     is_hugging_face = os.path.isfile(os.path.join(base, huggingface.HF_CONFIG))
-    if os.path.isfile(os.path.join(base, bases.CONFIG_NAME)) or not is_hugging_face:
+    if paths.is_file(os.path.join(base, bases.CONFIG_NAME)) or not is_hugging_face:
         bank = Bank.create(folder, bases.Base.find(base))
+    elif paths.is_remote(folder):
+        raise errors.UserError(f"--bank={folder} is remote: convert {base} first (scripts/convert_hf_checkpoint.py).")
     else:
         # Beside the bank, where there must be space for the copy anyway.
         with files.staging_folder(folder) as converted:
@@ -179,7 +181,7 @@ def _add(bank: Bank, pack: packs.Pack, args: argparse.Namespace) -> None:
 
 def _with_results(pack: packs.Pack, path: str) -> packs.Pack:
     """Return the pack with the scores of its evaluation, in a `results.json` or in the folder of a run."""
-    results = RunFolder(path).read_results() if os.path.isdir(path) else EvalResults.read(path)
+    results = RunFolder(path).read_results() if paths.is_folder(path) else EvalResults.read(path)
     found = (results.fingerprints or {}).get("pack")
     if found != pack.fingerprint:
         raise errors.UserError(
@@ -286,7 +288,7 @@ def make_parser() -> argparse.ArgumentParser:
         about = str(run.__doc__)  # e.g. `Add a pack.`
         added = commands.add_parser(name, help=about[0].lower() + about[1:-1], description=about)
         added.set_defaults(run=run)
-        added.add_argument("--bank", required=True, help="local folder of the bank")
+        added.add_argument("--bank", required=True, help="folder of the bank")
         return added.add_argument
 
     base = (

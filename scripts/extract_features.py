@@ -13,7 +13,7 @@ from typing import Sequence
 
 from absl import app, flags
 
-from adapter_bert.common import errors, system
+from adapter_bert.common import errors
 from adapter_bert.settings import flags as settings_lib
 from adapter_bert.settings.extract import ExtractSettings
 
@@ -24,7 +24,6 @@ if __name__ == "__main__":
     # Check the flags before importing TensorFlow, which takes seconds.
     settings_lib.define_flags(ExtractSettings)
     settings_lib.check_command_line(ExtractSettings, FLAGS, REQUIRED)
-    system.configure_tensorflow(verbose=settings_lib.verbosity(FLAGS) > 0)
 
 from adapter_bert.common import logs
 from adapter_bert.serving import layer_vectors

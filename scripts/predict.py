@@ -22,7 +22,7 @@ from adapter_bert.common import system
 
 system.configure_tensorflow()
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, paths
 from adapter_bert.tasks.custom import formats, table_writer
 from adapter_bert.tasks.custom.table import TEXT_COLUMN
 
@@ -73,11 +73,11 @@ def parse(words: Optional[Sequence[str]]) -> argparse.Namespace:
 
 def check(args: argparse.Namespace) -> None:
     """Raise a `UserError` for flags that do not belong together, and for files that are missing or in the way."""
-    if args.run and "://" not in args.run and not os.path.isdir(args.run):
+    if args.run and not paths.is_remote(args.run) and not os.path.isdir(args.run):
         raise errors.UserError(f"--run={args.run}: no such folder; expected the output folder of a training run.")
     if args.texts and args.input:
         raise errors.UserError(f"Give texts as arguments or as --input={args.input}, not both.")
-    if args.input and "://" not in args.input and not os.path.exists(args.input):
+    if args.input and not paths.is_remote(args.input) and not os.path.exists(args.input):
         raise errors.UserError(f"--input={args.input}: no such file. Paths are relative to {os.getcwd()}.")
     for name in TABLE:
         if getattr(args, name) is not None and not is_table(args):
@@ -86,7 +86,7 @@ def check(args: argparse.Namespace) -> None:
             )
     if args.output:
         table_writer.format_of(args.output)
-        if args.input and os.path.realpath(args.input) == os.path.realpath(args.output):
+        if args.input and paths.real(args.input) == paths.real(args.output):
             raise errors.UserError(f"--output={args.output} is the input: choose another file.")
         if not args.overwrite:
             files.check_absent(args.output)

@@ -16,7 +16,6 @@ stream: finished tasks are not trained again, but all evaluations are repeated.
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from typing import Sequence
 
@@ -26,7 +25,7 @@ system.configure_tensorflow()
 
 from absl import app, flags
 
-from adapter_bert.common import errors, files, logs
+from adapter_bert.common import errors, files, logs, paths
 from adapter_bert.experiments import stream
 from adapter_bert.settings import flags as settings_lib
 from adapter_bert.settings.classifier import ClassifierSettings
@@ -40,7 +39,7 @@ FLAGS = flags.FLAGS
 def find_bank(folder: str, base_dir: str) -> Bank:
     """Open the bank, or create it from `base_dir` if it does not exist."""
     base = bases.Base.find(known_bases.provide(base_dir)) if base_dir else None
-    if not os.path.exists(folder):
+    if not paths.exists(folder):
         if base is None:
             raise errors.UserError(f"There is no bank {folder}: set --base_dir to create one from that base.")
         return Bank.create(folder, base)
@@ -61,7 +60,9 @@ def main(argv: Sequence[str]) -> None:
     logs.show_progress(all_lines=False)
     tasks = stream.read_tasks(FLAGS.tasks, dataclasses.replace(common, do_train=True, do_eval=True))
     files.make_folder(common.output_dir)
-    learning = stream.Stream(find_bank(FLAGS.bank, FLAGS.base_dir), tasks, common.output_dir)
+    with files.user_errors():
+        bank = find_bank(FLAGS.bank, FLAGS.base_dir)
+    learning = stream.Stream(bank, tasks, common.output_dir)
     table = learning.learn()
     print(stream.format_parameters(learning.count_parameters(list(table))))
     equal, compared = stream.compare(table)

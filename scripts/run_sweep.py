@@ -10,6 +10,7 @@ where they stopped, and finished ones are not repeated. A failed run does not st
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, Dict, Sequence
 
@@ -23,8 +24,8 @@ from adapter_bert.settings.squad import SquadSettings
 system.configure_tensorflow()
 
 from adapter_bert.common import logs
-from adapter_bert.experiments import launchers, sweep_file, sweep_runner
-from adapter_bert.experiments.sweep_folder import SweepFolder
+from adapter_bert.experiments import cells, estimates, launchers, sweep_file, sweep_runner
+from adapter_bert.experiments.sweep_folder import TIMINGS_FILE, SweepFolder, read_times
 
 FLAGS = flags.FLAGS
 
@@ -32,7 +33,8 @@ FLAGS = flags.FLAGS
 def given_flags() -> Dict[str, Any]:
     """Return the run flags set on the command line, and `tasks` and `seeds` of the sweep if they are set."""
     names = {field for kind in (ClassifierSettings, SquadSettings) for field in kind.__dataclass_fields__}
-    changes = {name: FLAGS[name].value for name in sorted(names) if FLAGS[name].present and name != "output_dir"}
+    names -= {"output_dir", "workers"}  # this program has its own
+    changes = {name: FLAGS[name].value for name in sorted(names) if FLAGS[name].present}
     if FLAGS.tasks:
         changes["tasks"] = list(FLAGS.tasks)
     if FLAGS.seeds:
@@ -53,15 +55,23 @@ def main(argv: Sequence[str]) -> None:
     folder = SweepFolder(FLAGS.output_dir)
     workers = FLAGS.workers or launchers.default_workers()
     if FLAGS.dry_run:
-        print(sweep_runner.estimate(sweep, folder, workers))
+        print(estimates.estimate(sweep, folder, workers))
         return
-    folder.start(sweep)
+    # Check everything before the first write: the folder accepts no other sweep afterwards.
+    known = {result.name: result for result in cells.read(FLAGS.known_results)} if FLAGS.known_results else {}
+    times = read_times(os.path.join(os.path.dirname(FLAGS.known_results or ""), TIMINGS_FILE)) if known else {}
+    executor = launchers.make_executor(folder, sweep_runner.parse_options(FLAGS.slurm)) if FLAGS.slurm else None
+    if not executor:
+        launchers.core_groups(workers)
+    if not folder.exists():
+        estimates.check_data(sweep, folder, known)
+    sweep = folder.start(sweep)
     if FLAGS.retry_failed:
         folder.forget_failures(sweep)
-    if FLAGS.known_results:
-        print(f"{folder.add_known(sweep, FLAGS.known_results)} runs are taken from {FLAGS.known_results}.")
-    if FLAGS.slurm:
-        jobs = launchers.submit(folder, workers, sweep_runner.parse_options(FLAGS.slurm))
+    if known:
+        print(f"{folder.add_known(sweep, known, times)} runs are taken from {FLAGS.known_results}.")
+    if executor:
+        jobs = launchers.submit(folder, workers, executor)
         report = f"python scripts/make_report.py --sweep={FLAGS.output_dir}"
         print(f"Submitted {len(jobs)} workers: {', '.join(jobs)}. For the results so far, run: {report}")
         return
@@ -78,7 +88,7 @@ if __name__ == "__main__":
     flags.DEFINE_list("seeds", None, "Seeds, separated by commas. Default: those of the sweep file.")
     flags.DEFINE_integer("workers", None, "Number of processes. Default: one per GPU, or one per core.", lower_bound=1)
     flags.DEFINE_string(
-        "slurm", None, "Run the workers as SLURM jobs with these options, e.g. timeout_min=600,mem_gb=8."
+        "slurm", None, "Run the workers as SLURM jobs with these options, e.g. timeout_min=600,partition=cpu."
     )
     flags.DEFINE_string(
         "known_results", None, "results.csv of this sweep, e.g. from another machine; its runs are not repeated."

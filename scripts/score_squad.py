@@ -19,13 +19,13 @@ from adapter_bert.common import system
 
 system.configure_tensorflow()
 
-from adapter_bert.common import errors, files, json_files, streams
+from adapter_bert.common import errors, files, json_files, paths, streams
 from adapter_bert.evaluation import squad_metrics
 
 
 def check_output(path: str) -> None:
     """Raise a `UserError` unless a file does not exist, or contains scores."""
-    if os.path.lexists(path) and not {"exact", "exact_match"} & set(json_files.read_object(path)):
+    if paths.is_taken(path) and not {"exact", "exact_match"} & set(json_files.read_object(path)):
         raise errors.UserError(f"--output={path} exists and does not contain scores; choose another file.")
 
 

@@ -22,7 +22,7 @@ system.configure_tensorflow()
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files, streams
+from adapter_bert.common import errors, files, paths, streams
 from adapter_bert.tasks import squad
 
 
@@ -48,14 +48,14 @@ def check_output(path: str, flag: str, overwrite: bool) -> None:
         raise errors.UserError(f"{flag}={path} is a folder, expected the path of a file.")
     if not overwrite:
         files.check_absent(path, flag)
-    elif os.path.lexists(path) and "data" not in squad.load(path):
+    elif paths.is_taken(path) and "data" not in squad.load(path):
         raise errors.UserError(f"--overwrite replaces only SQuAD files, which {flag}={path} is not.")
 
 
 def split(args: argparse.Namespace) -> None:
     """Write both files, or none."""
-    paths = (args.file, args.train_out, args.dev_out)
-    if len({path if "://" in path else os.path.realpath(path) for path in paths}) < len(paths):
+    named = (args.file, args.train_out, args.dev_out)
+    if len({paths.real(path) for path in named}) < len(named):
         raise errors.UserError("The file to split, --train_out and --dev_out must be three different files.")
     with files.user_errors():
         check_output(args.train_out, "--train_out", args.overwrite)

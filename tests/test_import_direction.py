@@ -21,6 +21,8 @@ ORDER = [
         "adapter_bert.model.dropout",
         "adapter_bert.model.batch_norm",
         "adapter_bert.model.shared_layers",
+        "adapter_bert.model.precision",
+        "adapter_bert.model.loss_scale",
     ],
     ["adapter_layers", "adapter_bert.model.layers", "modeling", "optimization"],
     ["adapter_bert.model"],

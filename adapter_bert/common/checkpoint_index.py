@@ -25,7 +25,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, paths
 
 Shape = Tuple[int, ...]
 
@@ -53,7 +53,7 @@ def read_shapes(prefix: str) -> Dict[str, Shape]:
     path = prefix + ".index"
     data = files.read_bytes(path, f"Cannot read {path}", MAX_BYTES)
     # Otherwise TensorFlow would read something else: the newest checkpoint in the folder, or a format from before 2016.
-    if tf.gfile.IsDirectory(prefix) or not tf.gfile.Glob(path):
+    if not paths.is_remote(path) and (tf.gfile.IsDirectory(prefix) or not tf.gfile.Glob(path)):
         raise errors.UserError(
             f"TensorFlow cannot read {path}: there must be no folder {prefix}, and no [ or \\ in the names of folders."
         )

@@ -11,7 +11,9 @@ dead: only those with the marker, and without following links.
     rename_folder_noreplace                the same for a folder
     replace_folder                         a folder that replaces another
 
-Unless stated otherwise, paths may have a scheme that `tf.gfile` supports (`gs://…`).
+Unless stated otherwise, paths may have a scheme that `tf.gfile` supports (`gs://…`). Such remote folders have neither
+locks nor renames of folders, and their users are not protected from each other: a check comes before the use of a name.
+A killed process may leave a temporary file, `.<8 hex digits>.partial.<name>`, which nobody removes.
 """
 
 from __future__ import annotations
@@ -22,14 +24,13 @@ import errno
 import json
 import math
 import os
-import pathlib
 import re
 import shutil
 import stat
 import uuid
 from typing import Any, Iterator, Mapping, Optional, Tuple
 
-from adapter_bert.common import errors, locks
+from adapter_bert.common import errors, locks, paths
 from adapter_bert.common.lazy_tensorflow import tf
 
 # Of vocabularies; those of real models have a few MB.
@@ -38,6 +39,8 @@ _FILE_TYPES = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_IS
 # Names of staging folders, and of the file in them that their writer locks.
 _STAGING = re.compile(r"\.[0-9a-f]{8}\.partial")
 _MARKER = ".adapter_bert.lock"
+# Parts of temporary names: of local files, of remote ones, and of TensorFlow's.
+_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.partial[/.]|\.tempstate\d+")
 # Linux constants that Python does not define.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # Errors that file systems without hard links raise.
@@ -53,22 +56,24 @@ def user_errors(failure: str = "File system error") -> Iterator[None]:
         raise
     except (OSError, tf.errors.OpError) as error:
         # Name the file as the user knows it, without the temporary names of this module and of TensorFlow.
-        reason = re.sub(r"\.[0-9a-f]{8}\.partial/|\.tempstate\d+", "", errors.reason(error))
+        reason = _TEMPORARY.sub("", errors.reason(error))
         raise errors.UserError(f"{failure}: {reason}.") from None
 
 
 @contextlib.contextmanager
 def temporary_path(path: str) -> Iterator[str]:
     """Yield a new path of a file or folder to be renamed to `path`; on exit, remove it unless it was renamed."""
-    if "://" in path:  # there are neither locks nor hidden folders
-        temporary = f"{path}.{uuid.uuid4().hex[:8]}.partial"
+    folder, name = os.path.split(path)
+    if paths.is_remote(path):
+        temporary = f"{folder}/.{uuid.uuid4().hex[:8]}.partial.{name}"
         try:
             yield temporary
         finally:
-            if tf.gfile.Exists(temporary):
+            if tf.gfile.IsDirectory(temporary):
+                tf.gfile.DeleteRecursively(temporary)
+            elif tf.gfile.Exists(temporary):
                 tf.gfile.Remove(temporary)
         return
-    folder, name = os.path.split(path)
     remove_leftovers(folder)
     try:
         staging, lock = _create_staging(folder)
@@ -110,7 +115,9 @@ def _remove_staging(staging: str, lock: locks.Lock) -> None:
 
 
 def remove_leftovers(folder: str) -> None:
-    """Remove the staging folders of dead writers in a local folder."""
+    """Remove the staging folders of dead writers in a folder; a remote folder has none."""
+    if paths.is_remote(folder):
+        return
     with contextlib.suppress(OSError):  # another process may remove them at the same time
         for entry in os.scandir(folder or "."):
             if _STAGING.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
@@ -132,20 +139,19 @@ def _remove_leftover(staging: str) -> None:
 def atomic_write(path: str, replace: bool = True) -> Iterator[str]:
     """Yield a temporary path to write to; rename the file to `path` when the block succeeds, else remove it.
 
-    With `replace=False`, the path must be local, and `FileExistsError` is raised if it exists, see `rename_noreplace`.
+    With `replace=False`, `FileExistsError` is raised if the path exists, see `rename_noreplace`.
     """
     with temporary_path(path) as temporary:
         yield temporary
         if replace:
             rename(temporary, path)
         else:
-            _sync(temporary)
             rename_noreplace(temporary, path)
 
 
 def rename(temporary: str, path: str) -> None:
     """Rename a complete file, replacing an older one."""
-    if "://" in temporary:
+    if paths.is_remote(temporary):
         tf.gfile.Rename(temporary, path, overwrite=True)
     else:
         _sync(temporary)
@@ -187,7 +193,7 @@ def finite(value: Any) -> Any:
 
 def check_regular_file(path: str, failure: Optional[str] = None) -> None:
     """Raise a `UserError` if a local path is anything but a regular file: opening a FIFO or a device can block."""
-    if "://" in path:
+    if paths.is_remote(path):
         return
     link = f" (a symbolic link to {os.readlink(path)})" if os.path.islink(path) else ""
     failure = (failure or f"Cannot read {path}") + link
@@ -222,20 +228,18 @@ def read_input(path: str, kind: str, flag: str) -> bytes:
 def check_absent(path: str, flag: str = "--output") -> None:
     """Raise a `UserError` if the path, which `flag` sets, exists. The script must also have the flag `--overwrite`."""
     remove_leftovers(os.path.dirname(path))  # of a command that was killed when its output was complete
-    if tf.gfile.Exists(path):
+    with user_errors():
+        is_there = tf.gfile.Exists(path)
+    if is_there:
         raise errors.UserError(f"{path} already exists; choose another {flag}, or add --overwrite to replace it.")
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Return whether a local path is a folder or in it, also through links and mounts. Neither need exist."""
-    existing = filter(os.path.exists, and_parents(path))
+    """Return whether a path is a folder or in it, also through links and mounts. Neither need exist."""
+    if paths.is_remote(path) or paths.is_remote(folder):
+        return paths.real(folder) in paths.with_parents(path)
+    existing = filter(os.path.exists, paths.with_parents(path))
     return os.path.exists(folder) and any(os.path.samefile(each, folder) for each in existing)
-
-
-def and_parents(path: str) -> Iterator[str]:
-    """Yield the real path of a local file or folder and of all folders that it is in."""
-    real = pathlib.Path(os.path.realpath(path))
-    return map(str, (real, *real.parents))
 
 
 def size(path: str) -> int:
@@ -247,13 +251,21 @@ def size(path: str) -> int:
 def make_folder(path: str) -> None:
     """Create a folder and its parents, unless it exists."""
     with user_errors(f"Cannot create the folder {path}"):
-        if "://" in path:
+        if paths.is_remote(path):
             tf.gfile.MakeDirs(path)
         else:
             try:
                 os.makedirs(path, exist_ok=True)  # with the permissions of the user's umask, unlike TensorFlow
             except FileExistsError:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+
+
+def make_subfolder(path: str) -> None:
+    """Create a folder in an existing one."""
+    if paths.is_remote(path):
+        tf.gfile.MakeDirs(path)
+    else:
+        os.mkdir(path)
 
 
 def writable_folder(*candidates: str) -> str:
@@ -272,19 +284,25 @@ def writable_folder(*candidates: str) -> str:
 
 @contextlib.contextmanager
 def staging_folder(path: str) -> Iterator[str]:
-    """Yield a new local folder to be renamed to `path`, or to move files from; on exit, remove what is left of it."""
+    """Yield a new folder to be renamed to `path`, or to move files from; on exit, remove what is left of it."""
     make_folder(os.path.dirname(path) or ".")
     with temporary_path(path) as staging:
-        os.mkdir(staging)
+        make_subfolder(staging)
         yield staging
 
 
 def rename_noreplace(temporary: str, final: str) -> None:
-    """Rename a complete local file. The temporary name may remain as a second link, which the caller removes.
+    """Rename a complete file. The temporary name may remain as a second link, which the caller removes.
 
     Raises:
-      FileExistsError: the new name is taken. If several processes try, one succeeds.
+      FileExistsError: the new name is taken. If several processes try, one succeeds, unless the path is remote.
     """
+    if paths.is_remote(final):
+        if tf.gfile.Exists(final):
+            raise _taken(final)
+        tf.gfile.Rename(temporary, final)
+        return
+    _sync(temporary)
     try:
         os.link(temporary, final)
         return
@@ -298,7 +316,19 @@ def rename_noreplace(temporary: str, final: str) -> None:
 
 
 def rename_folder_noreplace(temporary: str, final: str) -> None:
-    """Rename a complete local folder. Raise `FileExistsError` if the name is taken, except by an empty folder."""
+    """Rename a complete folder. Raise `FileExistsError` if the name is taken, except by an empty folder.
+
+    The files of a remote folder are renamed one by one, those that are not in a subfolder last.
+    """
+    if paths.is_remote(final):
+        if paths.names_in(final):
+            raise _taken(final)
+        for folder, _, names in tf.gfile.Walk(temporary, in_order=False):
+            target = final + folder[len(temporary) :]
+            tf.gfile.MakeDirs(target)
+            for name in names:
+                tf.gfile.Rename(os.path.join(folder, name), os.path.join(target, name))
+        return
     try:
         os.rename(temporary, final)
     except OSError as error:

@@ -1,6 +1,7 @@
 """Locks on local files that end with their process, however it ends.
 
-They are advisory (`flock`). On Linux they also work between machines that share a folder over NFS.
+They are advisory (`flock`). On Linux they also work between machines that share a folder over NFS. Remote paths
+(`gs://…`) have no locks: everybody gets one, so at most one process may write there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import os
 import stat
 import time
 from typing import IO, Any, Iterator, Mapping, Optional
+
+from adapter_bert.common import paths
 
 _POLL_SECONDS = 0.05
 # How a lock starts, unless it is empty. Other files are never changed or removed.
@@ -42,14 +45,30 @@ class Lock:
         self._file.close()
 
 
+class _NoLock(Lock):
+    """What `acquire` returns for a remote path."""
+
+    def __init__(self) -> None:
+        pass
+
+    def write(self, holder: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def release(self, remove: bool = True) -> None:
+        """Do nothing."""
+
+
 def acquire(path: str, create: bool = True) -> Optional[Lock]:
     """Lock a file without waiting; return None if another holder has it. Links are not followed.
 
-    On a file system without locks, the file counts as locked, or, without `create`, as held by others.
+    On a file system without locks, the file counts as locked, or, without `create`, as held by others. A remote path
+    counts as locked.
 
     Raises:
       OSError: the file cannot be opened, is not a lock or, without `create`, does not exist.
     """
+    if paths.is_remote(path):
+        return _NoLock()
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if create else 0)
     while True:
         with contextlib.ExitStack() as stack:

@@ -143,6 +143,15 @@ def random_int32(shape: Any, seed: Any) -> tf.Tensor:
     return tf.random.stateless_uniform(shape, seed, minval=low, maxval=high, dtype=tf.int32)
 
 
+def all_reduce(tensor: tf.Tensor, count: int, timeout: float) -> tf.Tensor:
+    """Return the sum of a tensor over the workers of a cluster. A process can do this for tensors of one size only."""
+    from tensorflow.python.ops import collective_ops
+
+    options = {} if tensorflow_version() < (2, 0) else {"timeout": timeout}
+    with tf.device(f"/device:{'GPU' if has_gpu() else 'CPU'}:0"):  # 1.15 requires a device
+        return collective_ops.all_reduce(tf.identity(tensor), count, 1, 1, "Add", "Id", **options)
+
+
 def without_autotuning() -> tf.data.Options:
     """Return dataset options that turn off autotuning."""
     options = tf.data.Options()

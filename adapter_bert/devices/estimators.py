@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
 from adapter_bert.common import errors, parallel, system
-from adapter_bert.devices import compat, reachability
+from adapter_bert.devices import collective, compat, reachability
+from adapter_bert.devices.cluster import Cluster
 from adapter_bert.devices.device import Device
 
 ModeKeys = compat.import_estimator("mode_keys").ModeKeys
@@ -127,15 +128,25 @@ def _find_cluster(device: Device) -> Tuple[Any, str]:
     return cluster, cluster.master()
 
 
-def run_config(device: Device, model_dir: str, seed: int, save_checkpoints_steps: int = 1000) -> Any:
-    """Return the config of an estimator that runs on this device."""
+def run_config(
+    device: Device,
+    model_dir: str,
+    seed: int,
+    save_checkpoints_steps: int = 1000,
+    cluster: Optional[Cluster] = None,
+) -> Any:
+    """Return the config of an estimator that runs on this device, or as one of the workers of a cluster."""
+    # On a TPU the estimator creates its own session config.
+    config = session_config() if device.supports_hooks else None
+    master = device.master
+    if config and cluster and cluster.count > 1:
+        config, master = collective.session_config(config, cluster), collective.start_server(cluster, config)
     return RunConfig(
         cluster=tpu_cluster(device),
-        master=device.master,
+        master=master,
         model_dir=model_dir,
         tf_random_seed=seed,
-        # On a TPU the estimator creates its own session config.
-        session_config=session_config() if device.supports_hooks else None,
+        session_config=config,
         # This project's hooks save checkpoints and write summaries. The estimator's own saver would also write the
         # graph, which is larger than the weights.
         save_checkpoints_steps=None if device.supports_hooks else save_checkpoints_steps,

@@ -12,7 +12,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import tabulate
 
-from adapter_bert.common import errors, files, streams
+from adapter_bert.common import errors, files, paths, streams
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.tasks import encodings, glue
@@ -137,7 +137,7 @@ def find_runs(folders: Iterable[str]) -> Dict[str, List[str]]:
             raise errors.UserError(f"The folder {top} does not exist; pass the folders of the runs.")
         for folder in _subfolders(top, SEARCH_DEPTH):
             # A run may be found twice, e.g. through runs and runs/cola.
-            identity = folder if "://" in folder else os.path.realpath(folder)
+            identity = paths.real(folder)
             for name in map(file_name, glue.TASKS):
                 if tf.gfile.Exists(os.path.join(folder, name)):
                     found.setdefault(name, {}).setdefault(identity, folder)
@@ -216,10 +216,11 @@ def _check_output(path: str, overwrite: bool) -> None:
         raise errors.UserError(f"--output={path}: expected the name of a zip file, e.g. submission.zip.")
     if not overwrite:
         files.check_absent(path)
-    elif os.path.lexists(path):
+    elif paths.is_taken(path):
         names = None
-        if os.path.isfile(path) and zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
+        content = io.BytesIO(files.read_bytes(path, f"Cannot read {path}") if paths.is_file(path) else b"")
+        if zipfile.is_zipfile(content):
+            with zipfile.ZipFile(content) as archive:
                 names = archive.namelist()
         if names is None or not set(names) <= set(map(file_name, glue.TASKS)):
             raise errors.UserError(

@@ -104,7 +104,7 @@ def trade_off_figure(suites: Mapping[str, Sequence[CellResult]], splits: Optiona
         axes.set_xlabel("Trained parameters per task")
         axes.set_ylabel("Score minus full fine-tuning (points)")
         axes.axhline(0, color="0.4", linewidth=0.8)
-        axes.legend()
+        _add_legend(axes)
     return figure
 
 
@@ -160,7 +160,12 @@ def _finish(axes: Axes, summaries: Sequence[Summary], split: str) -> None:
     seeds = _count([each.n for each in summaries], "seed")
     axes.set_title(f"{axes.get_title()}: mean ± s.e.m., {seeds}", fontsize="medium")
     if summaries:
-        axes.legend()
+        _add_legend(axes)
+
+
+def _add_legend(axes: Axes) -> None:
+    """Add a legend below the axes, where it covers no data."""
+    axes.legend(fontsize="small", ncol=3, loc="upper center", bbox_to_anchor=(0.5, -0.15))
 
 
 def _by_value(cells: Sequence[CellResult], flag: str, split: str) -> Dict[Any, Summary]:
@@ -238,7 +243,7 @@ def expected_performance_figure(cells: Sequence[CellResult]) -> Figure:
         axes.set_xlabel("Settings tried")
         axes.set_ylabel(f"{runs[0].metric.capitalize()} on dev, best so far (%)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(fontsize="small", ncol=3, loc="upper center", bbox_to_anchor=(0.5, -0.15))  # covers no data
+        _add_legend(axes)
     return figure
 
 

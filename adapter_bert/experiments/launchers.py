@@ -8,16 +8,21 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from adapter_bert.common import errors, parallel, system
 from adapter_bert.experiments.sweep_file import Cell, Sweep
 from adapter_bert.experiments.sweep_folder import SweepFolder
+from adapter_bert.experiments.worker import DISK_FULL
 
 _POLL_SECONDS = 1.0
 _STOP_SECONDS = 120.0
 # A job is requeued at its time limit until the sweep is done; submitit's own default is three times.
 _MAX_REQUEUES = 1000
+# Options of all schedulers in submitit.
+_SHARED_OPTIONS = (
+    "name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "stderr_to_stdout",
+)  # fmt: skip
 
 
 def worker_command(folder: SweepFolder, cores: Sequence[int] = ()) -> List[str]:
@@ -105,6 +110,10 @@ def _is_needed(worker: _Worker, folder: SweepFolder, sweep: Sweep) -> bool:
         return True
     if code == 0:
         return False
+    if code == DISK_FULL:
+        raise errors.UserError(
+            f"No space is left on the disk of {folder.path}. Free some and repeat the command: it continues the sweep."
+        )
     name = worker.current()
     if name is None:
         raise errors.UserError(f"A worker ended with exit code {code}: {worker.last_lines() or 'it wrote no message'}")
@@ -144,17 +153,40 @@ class SlurmWorker:
         return DelayedSubmission(self)
 
 
-def submit(folder: SweepFolder, workers: int, options: Dict[str, Any]) -> List[str]:
-    """Submit the workers of a sweep to SLURM as one job array; return the job ids."""
+def make_executor(folder: SweepFolder, options: Dict[str, Any]) -> Any:
+    """Return the `submitit` executor for job options, without writing anything.
+
+    Options that not all schedulers have may lack the prefix `slurm_`: `partition` is `slurm_partition`.
+    """
     try:
         import submitit
     except ImportError:
         raise errors.UserError("SLURM needs the package submitit: pip install 'submitit>=1.5'.") from None
-    executor = submitit.AutoExecutor(folder=folder.file("slurm"), cluster="slurm", slurm_max_num_timeout=_MAX_REQUEUES)
-    executor.update_parameters(name="adapter-bert-sweep", **options)
-    with executor.batch():
+    named = {
+        name if name in _SHARED_OPTIONS or name.startswith("slurm_") else f"slurm_{name}": value
+        for name, value in options.items()
+    }
+    path = folder.file("slurm")
+    with _scheduler_errors():
+        executor = submitit.AutoExecutor(folder=path, cluster="slurm", slurm_max_num_timeout=_MAX_REQUEUES)
+        executor.update_parameters(**{"name": "adapter-bert-sweep", **named})
+    return executor
+
+
+def submit(folder: SweepFolder, workers: int, executor: Any) -> List[str]:
+    """Submit the workers of a sweep to SLURM as one job array; return the job ids."""
+    with _scheduler_errors(), executor.batch():
         jobs = [executor.submit(SlurmWorker(os.path.abspath(folder.path), index)) for index in range(workers)]
     return [job.job_id for job in jobs]
+
+
+@contextlib.contextmanager
+def _scheduler_errors() -> Iterator[None]:
+    """Turn errors of `submitit` (no SLURM, an unknown or wrong option, a rejected job) into a `UserError`."""
+    try:
+        yield
+    except (RuntimeError, NameError, AssertionError) as error:
+        raise errors.UserError(f"Cannot run the sweep on SLURM: {errors.reason(error)}. Check --slurm.") from None
 
 
 def default_workers() -> int:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from matplotlib.figure import Figure
 
 from adapter_bert.common import files
+from adapter_bert.common.progress import format_seconds
 from adapter_bert.evaluation.glue_submission import safe_name
+from adapter_bert.experiments import cells as cell_files
 from adapter_bert.experiments import figures, published, report_data, tables, web_page
 from adapter_bert.experiments.cells import CellResult
 from adapter_bert.experiments.report_data import DONE, FAILED, UNFINISHED, CellRecord, SweepRecord
-from adapter_bert.experiments.selection import group
-from adapter_bert.experiments.summaries import compare, compare_over_tasks, summarize
+from adapter_bert.experiments.selection import group, with_common_metrics
+from adapter_bert.experiments.summaries import Comparison, compare, compare_over_tasks, summarize
 from adapter_bert.experiments.tables import ResultTable
 
 OUTPUT_FILE = "report.html"
@@ -49,15 +51,17 @@ def write(folders: Sequence[str], output: str = "") -> str:
       output: the HTML file; `report.html` in the first folder by default.
     """
     records = [report_data.read(folder) for folder in folders]
-    results = list({cell.name: cell for record in reversed(records) for cell in record.results}.values())
-    results.sort(key=lambda cell: cell.name)
+    recorded = {cell.name: cell for record in reversed(records) for cell in record.results}
+    results = with_common_metrics(recorded[name] for name in sorted(recorded))
     folder = folders[0]
     output = output or os.path.join(folder, OUTPUT_FILE)
     for path in (os.path.join(folder, "tables"), os.path.join(folder, "figures"), os.path.dirname(output) or "."):
         files.make_folder(path)
-    shown = tables_of(results)
+    shown = tables_of(results, records[0].sweep["methods"][0]["name"])
     for each in shown:
         each.table.save(os.path.join(folder, "tables", each.stem))
+    if len(records) > 1:
+        cell_files.write(os.path.join(folder, "tables", "all_cells.csv"), results)
     images = []
     for stem, caption, figure in figures_of(results):
         _, svg = figures.save(figure, os.path.join(folder, "figures", stem))
@@ -66,27 +70,18 @@ def write(folders: Sequence[str], output: str = "") -> str:
     return output
 
 
-def tables_of(cells: Sequence[CellResult]) -> List[TableOfReport]:
-    """Return the tables that apply to these cells."""
+def tables_of(cells: Sequence[CellResult], baseline: str = "") -> List[TableOfReport]:
+    """Return the tables that apply to these cells.
+
+    Methods are compared with full fine-tuning or, on a task without it, with the method `baseline`.
+    """
     if not cells:
         return []
     found = []
     for split in _splits(cells):
-        comparisons = [
-            each
-            for runs in group(cells, lambda cell: cell.task).values()
-            for baseline in _methods(runs, "full")
-            for method in _methods(runs, "adapter", "top_layers", "layer_norm", "head")
-            for each in compare(runs, method, baseline, split)
-        ]
-        over_tasks = (
-            compare_over_tasks(cells, method, baseline, split)
-            for baseline in _methods(cells, "full")
-            for method in _methods(cells, "adapter", "top_layers", "layer_norm", "head")
-        )
-        comparisons += [each for each in over_tasks if each]
+        comparisons = _comparisons(cells, baseline, split)
         if comparisons:
-            caption = f"Differences from full fine-tuning, {split} split, paired by seed"
+            caption = f"Differences between methods, {split} split, paired by seed"
             found.append(TableOfReport(f"comparison_{split}", caption, tables.comparison_table(comparisons)))
     for split in _splits(cells):
         summaries = [each for each in summarize(cells, split) if each.n or split == "dev"]
@@ -104,12 +99,27 @@ def tables_of(cells: Sequence[CellResult]) -> List[TableOfReport]:
     return found
 
 
+def _comparisons(cells: Sequence[CellResult], baseline: str, split: str) -> List[Comparison]:
+    """Compare all methods with their baselines, on each task and over all tasks."""
+
+    def pairs(runs: Sequence[CellResult]) -> Iterator[Tuple[str, str]]:
+        baselines = _methods(runs, "full") or [baseline]
+        others = [method for method in _methods(runs) if method not in baselines]
+        return ((method, each) for each in baselines for method in others)
+
+    by_task = group(cells, lambda cell: cell.task).values()
+    found = [each for runs in by_task for pair in pairs(runs) for each in compare(runs, *pair, split)]
+    over_tasks = (compare_over_tasks(cells, *pair, split) for pair in pairs(cells))
+    return found + [each for each in over_tasks if each]
+
+
 def _splits(cells: Iterable[CellResult]) -> List[str]:
     return ["dev", "test"] if any(cell.percent("test") is not None for cell in cells) else ["dev"]
 
 
 def _methods(cells: Iterable[CellResult], *kinds: str) -> List[str]:
-    return list(dict.fromkeys(cell.method for cell in cells if cell.kind in kinds))
+    """Return the methods of these kinds, by default of all."""
+    return list(dict.fromkeys(cell.method for cell in cells if not kinds or cell.kind in kinds))
 
 
 def _values(cells: Iterable[CellResult], flag: str, *kinds: str) -> int:
@@ -129,12 +139,15 @@ def _figures_of_suites(cells: Sequence[CellResult]) -> List[FigureOfReport]:
     known = {cell.task for cell in (*glue, *additional)}
     others = [cell for cell in cells if cell.task not in known]
     suites = {"GLUE": glue, "Additional tasks": additional, "Other tasks": others}
-    for title, runs in suites.items():
-        if _methods(runs, "full") and _methods(runs, "adapter", "top_layers"):
-            split = _splits(runs)[-1]
-            figure = figures.trade_off_figure({title: runs}, {title: split})
-            caption = f"{title}: score minus full fine-tuning against trained parameters, {split} split"
-            found.append(FigureOfReport(f"trade_off_{safe_name(title)}", caption, figure))
+    suites = {
+        title: runs
+        for title, runs in suites.items()
+        if _methods(runs, "full") and _methods(runs, "adapter", "top_layers")
+    }
+    if suites:
+        figure = figures.trade_off_figure(suites, {title: _splits(runs)[-1] for title, runs in suites.items()})
+        caption = "Score minus full fine-tuning against trained parameters"
+        found.append(FigureOfReport("trade_off", caption, figure))
     scaled = [
         cell
         for runs in group(cells, lambda cell: cell.task).values()
@@ -185,7 +198,7 @@ def render(records: Sequence[SweepRecord], shown: Sequence[TableOfReport], image
     pictures = "\n".join(web_page.image(svg, caption) for caption, svg in images)
     sections = {
         "Summary": _of_each(records, _summary),
-        "Comparison with full fine-tuning": "\n".join(blocks["comparison"]),
+        "Comparison of methods": "\n".join(blocks["comparison"]),
         "Results": "\n".join(blocks["summary"]),
         "Next to the paper": "\n".join(blocks["paper"]),
         "Figures": f'<div class="figures">{pictures}</div>' if images else "",
@@ -209,6 +222,7 @@ def _summary(record: SweepRecord) -> str:
     values = {
         "Cells": ", ".join(f"{number} {state}" for number, state in states if number or state == DONE),
         "Collapsed": f"{sum(cell.collapsed for cell in record.results)} (all predictions are the same)",
+        "Time of all training steps": format_seconds(record.training_seconds),
         "Program": sweep["program"],
         "Tasks": ", ".join(sweep["tasks"]),
         "Methods": ", ".join(method["name"] for method in sweep["methods"]),

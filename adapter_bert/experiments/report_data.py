@@ -11,7 +11,7 @@ import numpy as np
 
 from adapter_bert.common import errors, json_files
 from adapter_bert.evaluation.history import History
-from adapter_bert.experiments import cells
+from adapter_bert.experiments import cells, sweep_folder
 from adapter_bert.experiments.cells import CellResult
 from adapter_bert.weights.run_folder import RunFolder
 
@@ -59,6 +59,7 @@ class SweepRecord:
     sweep: Mapping[str, Any]
     results: Tuple[CellResult, ...]
     cells: Tuple[CellRecord, ...]  # those that have started, by name
+    training_seconds: float = 0.0  # of the finished cells whose times are known
 
     def count(self, state: str) -> int:
         """Return the number of cells in a state."""
@@ -83,7 +84,10 @@ def read(folder: str) -> SweepRecord:
     paths = {name: os.path.join(folder, "cells", *name.split("/")) for name in by_name}
     paths.update(_find_cells(os.path.join(folder, "cells")))
     records = [_read_cell(name, path, by_name.get(name)) for name, path in sorted(paths.items())]
-    return SweepRecord(os.path.basename(os.path.realpath(folder)), sweep, tuple(results), tuple(records))
+    times = sweep_folder.read_times(os.path.join(folder, sweep_folder.TIMINGS_FILE)).values()
+    training_seconds = sum(each.seconds or 0.0 for each in times)
+    name = os.path.basename(os.path.realpath(folder))
+    return SweepRecord(name, sweep, tuple(results), tuple(records), training_seconds)
 
 
 def _read_sweep(path: str) -> Dict[str, Any]:

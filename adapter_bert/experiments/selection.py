@@ -39,15 +39,17 @@ def select_best(cells: Iterable[CellResult]) -> List[CellResult]:
     The best setting has the highest mean over the seeds that all settings have; ties go to the lower mean loss. (After
     a grid search, only the best setting has all seeds.) Settings with a diverged run, which has no finite score, come
     last: ignoring such runs would favor unstable settings.
+
+    Raises:
+      UserError: the runs of a task have different metrics, see `with_common_metrics`.
     """
     best = []
-    for (task, method), candidates in by_task_and_method(cells).items():
-        metrics = {cell.metric for cell in candidates}
+    cells = list(cells)
+    for task, runs in group(cells, lambda cell: cell.task).items():
+        metrics = {cell.metric for cell in runs}
         if len(metrics) > 1:
-            raise errors.UserError(
-                f"The runs of '{method}' on {task} have different metrics: {', '.join(sorted(metrics))}. Repeat the "
-                "sweep with one of them."
-            )
+            raise errors.UserError(f"The runs on {task} have different metrics: {', '.join(sorted(metrics))}.")
+    for candidates in by_task_and_method(cells).values():
         settings = group(candidates, lambda cell: json.dumps(cell.settings, sort_keys=True))
         seeds = [{cell.seed for cell in runs} for runs in settings.values()]
         shared = set.intersection(*seeds) or set.union(*seeds)
@@ -72,9 +74,34 @@ def best_of(cells: Iterable[CellResult], name: str) -> List[CellResult]:
 
 
 def with_metric(cells: Iterable[CellResult], metric: str) -> List[CellResult]:
-    """Return the cells that have this dev metric, with it as the primary one. Their test score is unknown."""
+    """Return the cells that have this dev metric, with it as the primary one. Their test score is unknown.
+
+    Diverged runs, which have no metrics, stay without a score.
+    """
     return [
-        dataclasses.replace(cell, metric=metric, dev=cell.metrics[metric], test=None, majority=None)
+        dataclasses.replace(cell, metric=metric, dev=cell.metrics.get(metric), test=None, majority=None)
         for cell in cells
-        if metric in cell.metrics
+        if metric in cell.metrics or (cell.dev is None and not cell.metrics)
     ]
+
+
+def with_common_metrics(cells: Iterable[CellResult]) -> List[CellResult]:
+    """Return cells that can be compared: on a task with several primary metrics, use the first that all runs have.
+
+    Sweeps may choose different metrics, e.g. accuracy on CoLA in one and Matthews correlation in another.
+    """
+    compared = []
+    for task, runs in group(cells, lambda cell: cell.task).items():
+        primary = dict.fromkeys(cell.metric for cell in runs)
+        if len(primary) == 1:
+            compared += runs
+            continue
+        finished = [cell for cell in runs if cell.metrics]
+        common = [metric for metric in primary if all(metric in cell.metrics for cell in finished)]
+        if not common:
+            raise errors.UserError(
+                f"The runs on {task} have different metrics ({', '.join(primary)}), and none that all of them have. "
+                "Report on the sweeps separately."
+            )
+        compared += with_metric(runs, common[0])
+    return compared

@@ -15,7 +15,7 @@ import tabulate
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, paths
 from adapter_bert.model import parameters
 from adapter_bert.settings import flags as settings_flags
 from adapter_bert.settings.classifier import ClassifierSettings
@@ -54,7 +54,7 @@ def read_tasks(path: str, common: ClassifierSettings) -> Dict[str, ClassifierSet
 
     Return name of the pack -> settings, in the order of the lines; `common` provides values that a line does not set.
     """
-    if os.path.realpath(path) == os.path.realpath(os.path.join(common.output_dir or "", REPORT_FILE)):
+    if paths.real(path) == paths.real(os.path.join(common.output_dir or "", REPORT_FILE)):
         raise errors.UserError(f"The stream would overwrite its list of tasks {path}: use another --output_dir.")
     try:
         with tf.gfile.GFile(path, "r") as reader:

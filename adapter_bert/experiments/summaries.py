@@ -36,7 +36,7 @@ class Summary:
     mean: Optional[float]
     sem: Optional[float]
     collapsed: int
-    failed: int  # runs without a finite score on dev
+    diverged: int  # runs without a finite score on dev
     trained_params: int
     trained_share: float
 
@@ -116,7 +116,7 @@ def _summarize(runs: Sequence[CellResult], split: str) -> Summary:
         mean=float(np.mean(scores)) if scores else None,
         sem=float(stats.sem(scores)) if len(scores) > 1 else None,
         collapsed=sum(cell.collapsed for cell in runs),
-        failed=sum(cell.percent() is None for cell in runs),
+        diverged=sum(cell.percent() is None for cell in runs),
         trained_params=first.trained_params,
         trained_share=first.trained_share,
     )

@@ -21,12 +21,14 @@ A sweep file is a TOML file:
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import itertools
 import os
 import re
 import sys
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Type
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple, Type
 
 from adapter_bert import tasks
 from adapter_bert.common import errors, files
@@ -43,8 +45,9 @@ else:
 PRESETS = os.path.join(os.path.dirname(__file__), "presets")
 PROGRAMS: Dict[str, Type[Any]] = {"run_classifier.py": ClassifierSettings, "run_squad.py": SquadSettings}
 _KEYS = ("program", "description", "tasks", "seeds", "grid_seeds", "flags", "task", "method")
-# Set by the sweep for each cell.
-_OWN_FLAGS = ("output_dir", "feature_cache_dir", "seed", "do_train", "do_eval", "task_name")
+# Set by the sweep for each cell; the last three are not for cells, each of which runs in one process.
+_OWN_FLAGS: Tuple[str, ...] = ("output_dir", "feature_cache_dir", "seed", "do_train", "do_eval", "task_name")
+_OWN_FLAGS += ("distribution_strategy", "workers", "worker_timeout")
 _MAX_CELLS = 100_000
 # Task -> name of its data folder, if it differs.
 _FOLDERS = {"MNLI-mm": "MNLI"}
@@ -58,6 +61,11 @@ class Method:
     flags: Mapping[str, Any]
     swept: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # this method's values of `each`
     grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def num_settings(self) -> int:
+        """The number of points of the grid."""
+        return _num_points(self.grid)
 
     def settings(self) -> Iterator[Dict[str, Any]]:
         """Yield the swept flags of each point of the grid."""
@@ -112,7 +120,7 @@ class Sweep:
 
     def _seeds_of_grid(self, method: Method) -> Tuple[int, ...]:
         """Return the seeds of the grid search, or all seeds if there is nothing to select."""
-        return self.grid_seeds if len(list(method.settings())) > 1 else self.seeds
+        return self.grid_seeds if method.num_settings > 1 else self.seeds
 
     def more_seeds(self, task: str, method: Method, swept: Mapping[str, Any]) -> List[Cell]:
         """Return the cells of the selected setting that the grid does not contain."""
@@ -131,8 +139,12 @@ class Sweep:
     @property
     def num_cells(self) -> int:
         """The number of cells if all of them run."""
-        more = sum(len(self.seeds) - len(self._seeds_of_grid(method)) for method in self.methods)
-        return len(self.grid_cells()) + more * len(self.tasks)
+        return len(self.tasks) * sum(self.num_cells_of(method) for method in self.methods)
+
+    def num_cells_of(self, method: Method) -> int:
+        """Return the number of cells of a method on one task."""
+        # The grid, and the other seeds of the selected setting.
+        return (method.num_settings - 1) * len(self._seeds_of_grid(method)) + len(self.seeds)
 
     def settings(self, cell: Cell, output_dir: str, feature_cache_dir: str) -> Settings:
         """Return the settings of a cell's run; raise a `UserError` if they are invalid."""
@@ -189,33 +201,59 @@ def read(path: str, changes: Mapping[str, Any]) -> Sweep:
 def _parse(path: str, content: Dict[str, Any], changes: Mapping[str, Any]) -> Sweep:
     _check_keys(content, _KEYS, "key")
     program = content.get("program", "run_classifier.py")
-    if program not in PROGRAMS:
+    if program not in list(PROGRAMS):
         raise errors.unknown("program", program, PROGRAMS)
-    changes = dict(changes)
-    names = changes.pop("tasks", None) or _list(content, "tasks", str)
-    seeds = changes.pop("seeds", None) or _list(content, "seeds", int)
+    lists = {**content, **{key: changes[key] for key in ("tasks", "seeds") if changes.get(key)}}
+    names, seeds = _list(lists, "tasks", str), _list(lists, "seeds", int)
     grid_seeds = _list(content, "grid_seeds", int) if "grid_seeds" in content else seeds
     for seed in set(grid_seeds) - set(seeds):
         raise errors.UserError(f"grid_seeds contains {seed}, which is not one of the seeds {list(seeds)}.")
-    task_flags = _table(content, "task")
-    _check_keys(task_flags, names, "task")
-    for name in names if program == "run_classifier.py" else ():
-        custom = {**_table(content, "flags"), **task_flags.get(name, {})}
-        if not (custom.get("train_file") or changes.get("train_file")):
+    tables = _table(content, "task")
+    described = {
+        "program": program,
+        "tasks": names,
+        "flags": {**_table(content, "flags"), **{name: changes[name] for name in changes if name not in _KEYS}},
+        "task_flags": {name: _table(tables, name) for name in tables},
+    }
+    # Flags of tasks that are in the file, but not in `changes`, are valid and have no effect.
+    own = with_registered_names({**described, "tasks": _list({**lists, **content}, "tasks", str)})
+    described = with_registered_names(described)
+    _check_keys(described["task_flags"], [*own["tasks"], *described["tasks"]], "task")
+    for name in described["tasks"]:
+        if not _is_custom(name, described):
             tasks.get(name)
-    methods = [each for name, table in _table(content, "method").items() for each in _methods(name, table)]
+    names = _list(described, "tasks", str)
     sweep = Sweep(
         path,
         program,
         tuple(names),
         tuple(seeds),
         tuple(grid_seeds),
-        {**_table(content, "flags"), **changes},
-        task_flags,
-        tuple(methods),
+        described["flags"],
+        {name: flags for name, flags in described["task_flags"].items() if name in names},
+        tuple(each for name, table in _table(content, "method").items() for each in _methods(name, table)),
     )
     _check_cells(sweep)
     return sweep
+
+
+def with_registered_names(described: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the description of a sweep with the registered names of its tasks: `MNLI` for `MNLI-m`."""
+
+    def registered(name: str) -> str:
+        return tasks.get(name).name if tasks.is_known(name) and not _is_custom(name, described) else name
+
+    return {
+        **described,
+        "tasks": [registered(name) for name in described["tasks"]],
+        "task_flags": {registered(name): flags for name, flags in described["task_flags"].items()},
+    }
+
+
+def _is_custom(name: str, described: Mapping[str, Any]) -> bool:
+    """Return whether the data of a task is custom, so that its name is free."""
+    flags = {**described["flags"], **described["task_flags"].get(name, {})}
+    return described["program"] != "run_classifier.py" or bool(flags.get("train_file"))
 
 
 def _methods(name: str, table: Any) -> Iterator[Method]:
@@ -226,6 +264,8 @@ def _methods(name: str, table: Any) -> Iterator[Method]:
     for key, grid in grids.items():
         for flag in grid:
             _list(grid, flag, object, f"[method.{name}] {key}.{flag}")
+    num_methods, num_settings = map(_num_points, grids.values())
+    _check_size(num_methods * num_settings)
     flags = {key: value for key, value in table.items() if key not in grids}
     each = grids["each"]
     for values in itertools.product(*each.values()):
@@ -237,24 +277,39 @@ def _methods(name: str, table: Any) -> Iterator[Method]:
 def _check_cells(sweep: Sweep) -> None:
     if not sweep.methods:
         raise errors.UserError("there is no method; expected e.g. [method.adapters].")
-    names = [method.name for method in sweep.methods]
-    for name in {name for name in names if names.count(name) > 1}:
-        raise errors.UserError(f"two methods have the name '{name}': rename one of them.")
-    if sweep.num_cells > _MAX_CELLS:
-        raise errors.UserError(f"the grid has {sweep.num_cells} cells; the maximum is {_MAX_CELLS}.")
-    known: Dict[str, Cell] = {}
+    for name, count in collections.Counter(method.name for method in sweep.methods).items():
+        if count > 1:
+            raise errors.UserError(f"two methods have the name '{name}': rename one of them.")
+    _check_size(sweep.num_cells)
+    known: Set[str] = set()
+    checked: Set[Tuple[str, str, str]] = set()
     kind = PROGRAMS[sweep.program]
     valid = [field.name for field in dataclasses.fields(kind) if field.name not in _OWN_FLAGS]
     for cell in sweep.grid_cells():
         if cell.name in known:
             raise errors.UserError(f"two cells have the name '{cell.name}': rename a method or remove a value.")
-        known[cell.name] = cell
+        if {".", ".."} & set(cell.name.split("/")):
+            raise errors.UserError(f"'{cell.name}' cannot be the path of a folder: rename the task or the method.")
+        known.add(cell.name)
+        setting = (cell.task, cell.method, cell.setting)
+        if setting in checked:  # with another seed
+            continue
+        checked.add(setting)
         for name in cell.flags:
             if name in _OWN_FLAGS and not (name == "task_name" and sweep.program == "run_squad.py"):
-                raise errors.UserError(f"the flag '{name}' is set by the sweep.")
+                raise errors.UserError(f"the flag '{name}' cannot be set in a sweep.")
             if name not in valid:
                 raise errors.unknown("flag", name, valid)
         sweep.settings(cell, "cell", "features")
+
+
+def _num_points(grid: Mapping[str, Sequence[Any]]) -> int:
+    return functools.reduce(lambda product, values: product * len(values), grid.values(), 1)
+
+
+def _check_size(num_cells: int) -> None:
+    if num_cells > _MAX_CELLS:
+        raise errors.UserError(f"the grid has {num_cells} cells; the maximum is {_MAX_CELLS}.")
 
 
 def _check_keys(content: Mapping[str, Any], known: Sequence[str], kind: str) -> None:

@@ -17,9 +17,9 @@ import dataclasses
 import io
 import json
 import os
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from adapter_bert.common import errors, files, json_files, locks
+from adapter_bert.common import errors, files, json_files, locks, paths
 from adapter_bert.experiments import cells, selection, sweep_file
 from adapter_bert.experiments.cells import CellResult
 from adapter_bert.experiments.sweep_file import Cell, Sweep
@@ -30,6 +30,13 @@ _SWEEP_FILE, _RESULT_FILE, _FAILURE_FILE, _CRASHES_FILE = "sweep.json", "result.
 _LOG_LINES = 20
 # Number of times that a cell may kill its worker, e.g. by running out of memory, before it counts as failed.
 MAX_CRASHES = 3
+
+
+class Times(NamedTuple):
+    """Times of a cell in seconds; None if they are not known. A column of `timings.csv` for each."""
+
+    seconds: Optional[float] = None  # spent on training steps, by all processes
+    wall_seconds: Optional[float] = None  # of the whole cell, in the process that finished it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +57,8 @@ class SweepFolder:
     """
 
     def __init__(self, path: str) -> None:
+        if paths.is_remote(path):
+            raise errors.UserError(f"The folder of a sweep, --output_dir or --sweep, must be local; found {path}.")
         self.path = path
 
     def file(self, *names: str) -> str:
@@ -58,12 +67,20 @@ class SweepFolder:
 
     # ------------------------------------------------------------------------------------------- the sweep
 
-    def start(self, sweep: Sweep) -> None:
-        """Create the folder, or check that it belongs to this sweep; an error lists the differences."""
+    def exists(self) -> bool:
+        """Return whether the folder belongs to a sweep."""
+        return os.path.exists(self.file(_SWEEP_FILE))
+
+    def start(self, sweep: Sweep) -> Sweep:
+        """Create the folder, or check that it belongs to this sweep; an error lists the differences.
+
+        Returns the sweep, with the tasks named as they were when the folder was created.
+        """
         # In the form that is read back from the file.
         described = json.loads(json.dumps(sweep.describe()))
-        if os.path.exists(self.file(_SWEEP_FILE)):
-            before = self._read_sweep()
+        if self.exists():
+            recorded = self._read_sweep()
+            before = sweep_file.with_registered_names({**described, **recorded})
             changed = [key for key in described if described[key] != before.get(key)]
             if changed:
                 differences = "; ".join(_difference(key, before.get(key), described[key]) for key in changed)
@@ -71,11 +88,12 @@ class SweepFolder:
                     f"{self.path} belongs to another sweep: {differences}. Use another --output_dir, or the sweep file "
                     "that it was started with."
                 )
-            return
+            return sweep if recorded == described else self.sweep()
         if os.path.isdir(self.path) and os.listdir(self.path):
             raise errors.UserError(f"{self.path} is not empty and not a sweep: use another --output_dir.")
         files.make_folder(self.path)
         files.write_json(self.file(_SWEEP_FILE), {"version": VERSION, "sweep": described})
+        return sweep
 
     def _read_sweep(self) -> Dict[str, Any]:
         path = self.file(_SWEEP_FILE)
@@ -131,10 +149,10 @@ class SweepFolder:
         path = self.cell_file(cell, _FAILURE_FILE)
         return str(json_files.read_object(path).get("error")) if os.path.exists(path) else None
 
-    def write_result(self, cell: Cell, result: CellResult, seconds: float) -> None:
-        """Record that a cell has finished, after `seconds` of training steps."""
+    def write_result(self, cell: Cell, result: CellResult, times: Times) -> None:
+        """Record that a cell has finished."""
         os.makedirs(self.cell_file(cell), exist_ok=True)
-        content = {"version": cells.VERSION, **dataclasses.asdict(result), "seconds": round(seconds, 1)}
+        content = {"version": cells.VERSION, **dataclasses.asdict(result), **times._asdict()}
         files.write_json(self.cell_file(cell, _RESULT_FILE), content)
 
     def write_failure(self, cell: Cell, error: str) -> None:
@@ -146,15 +164,15 @@ class SweepFolder:
                 lines = list(collections.deque((line.rstrip("\n") for line in file), _LOG_LINES))
         files.write_json(self.cell_file(cell, _FAILURE_FILE), {"error": error, "log": lines})
 
-    def add_known(self, sweep: Sweep, path: str) -> int:
-        """Import the results of unfinished cells from a CSV file of results; return their number."""
-        known, count = {result.name: result for result in cells.read(path)}, 0
+    def add_known(self, sweep: Sweep, known: Mapping[str, CellResult], times: Mapping[str, Times]) -> int:
+        """Import the results and times of unfinished cells, both by name of the cell; return the number of results."""
+        count = 0
         while True:  # results of the grid determine which cells run with further seeds
             added = [cell for cell in self.status(sweep).remaining if cell.name in known]
             if not added:
                 return count
             for cell in added:
-                self.write_result(cell, known[cell.name], 0.0)
+                self.write_result(cell, known[cell.name], times.get(cell.name, Times()))
             count += len(added)
 
     def forget_failures(self, sweep: Sweep) -> None:
@@ -194,12 +212,28 @@ class SweepFolder:
         cells.write(self.file(RESULTS_FILE), results)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["name", "seconds"])
-        for result in results:
-            path = os.path.join(self.path, "cells", *result.name.split("/"), _RESULT_FILE)
-            writer.writerow([result.name, json_files.read_object(path)["seconds"]])
+        writer.writerow(["name", *Times._fields])
+        writer.writerows([result.name, *self.times(result.name)] for result in results)
         files.write_text(self.file(TIMINGS_FILE), text.getvalue())
         return results
+
+    def times(self, name: str) -> Times:
+        """Return the times of a finished cell."""
+        content = json_files.read_object(os.path.join(self.path, "cells", *name.split("/"), _RESULT_FILE))
+        return Times(*(content.get(field) for field in Times._fields))
+
+
+def read_times(path: str) -> Dict[str, Times]:
+    """Return the times of cells in a `timings.csv`, by name; none if the file does not exist."""
+    if not os.path.exists(path):
+        return {}
+    content = files.read_bytes(path, f"Cannot read the times {path}")
+    try:
+        rows = list(csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+        texts = {row["name"]: [row.get(field) for field in Times._fields] for row in rows}
+        return {name: Times(*(float(text) if text else None for text in found)) for name, found in texts.items()}
+    except (ValueError, KeyError, csv.Error) as error:
+        raise errors.UserError(f"{path} does not contain the times of a sweep: {errors.reason(error)}.") from None
 
 
 def all_cells(sweep: Sweep, result: Callable[[Cell], Any], failure: Callable[[Cell], Any]) -> Iterator[Cell]:

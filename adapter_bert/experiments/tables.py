@@ -116,7 +116,7 @@ def format_score(summary: Optional[Summary]) -> str:
     mean = DASH if summary.mean is None else f"{summary.mean:.1f}"
     spread = "" if summary.sem is None else f" ± {summary.sem:.1f}"
     collapsed = f" †{summary.collapsed}" if summary.collapsed else ""
-    return mean + spread + collapsed + (f" ‡{summary.failed}" if summary.failed else "")
+    return mean + spread + collapsed + (f" ‡{summary.diverged}" if summary.diverged else "")
 
 
 def _format_interval(interval: Optional[Interval], digits: int = 1) -> str:
@@ -242,12 +242,12 @@ def summary_table(summaries: Sequence[Summary]) -> ResultTable:
     for each in summaries:
         numbers: List[Any] = [each.mean, each.sem, each.minimum, each.maximum]
         texts = [DASH if number is None else f"{number:.2f}" for number in numbers]
-        counts = [str(each.collapsed), str(each.failed), f"{each.trained_params:,}"]
+        counts = [str(each.collapsed), str(each.diverged), f"{each.trained_params:,}"]
         score = f"{each.metric}, {each.split}"
         rows.append([each.task, each.method, score, str(each.n), *texts, _format_interval(each.interval, 2), *counts])
     headers = ["Task", "Method", "Score", "Seeds", "Mean", "s.e.m.", "Min", "Max", "95 % BCa interval", "Collapsed"]
-    notes = ["All statistics include collapsed runs and exclude failed ones. With few seeds, intervals are too narrow."]
-    return ResultTable([*headers, "Failed", "Trained params"], rows, notes)
+    notes = ["Statistics include collapsed runs and exclude diverged ones. With few seeds, intervals are too narrow."]
+    return ResultTable([*headers, "Diverged", "Trained params"], rows, notes)
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> ResultTable:

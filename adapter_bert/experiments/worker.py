@@ -8,8 +8,10 @@ Any number of workers may run at the same time. Each claims cells by locking the
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
+import os
 import sys
 import time
 import traceback
@@ -24,14 +26,13 @@ if __name__ == "__main__":
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert import tasks
 from adapter_bert.common import errors, locks, logs
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.experiments.cells import CellResult
 from adapter_bert.experiments.sweep_file import Cell, Sweep
-from adapter_bert.experiments.sweep_folder import SweepFolder
+from adapter_bert.experiments.sweep_folder import SweepFolder, Times
+from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.settings.groups import Settings
-from adapter_bert.settings.squad import SquadSettings
 from adapter_bert.training import classification, span_extraction
 from adapter_bert.training.engine import Engine, WarmEngine
 from adapter_bert.weights.run_folder import RunFolder
@@ -40,7 +41,12 @@ WORKFLOWS: Dict[str, Callable[[Any, Engine], Optional[EvalResults]]] = {
     "run_classifier.py": classification.run,
     "run_squad.py": span_extraction.run,
 }
+# Tuning modes whose packs are small enough to keep.
+MODES_WITH_PACKS = ("adapter", "layer_norm", "head")
 _POLL_SECONDS = 2.0
+# Exit code of a worker that found the disk full.
+DISK_FULL = 74
+_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 
 def work(folder: SweepFolder, engine: Engine) -> None:
@@ -79,8 +85,15 @@ def _announce(cell: Optional[Cell]) -> None:
     print(json.dumps({"cell": cell.name if cell else None}), flush=True)
 
 
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether an error says that the disk is full, or a quota used up. TensorFlow's have only the message."""
+    code, text = getattr(error, "errno", None), str(error)
+    return code in _DISK_FULL_ERRORS or any(os.strerror(each) in text for each in _DISK_FULL_ERRORS)
+
+
 def _run(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> None:
-    """Run a cell, and record its result or why it failed."""
+    """Run a cell, and record its result or why it failed; raise an error if the disk is full."""
+    started = time.monotonic()
     try:
         with _logged_to(folder.cell_file(cell, "log.txt")):
             settings = folder.settings(sweep, cell)
@@ -94,6 +107,8 @@ def _run(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> None:
         tf.logging.warning("%s: %s", cell.name, error)
         result = _diverged(cell, settings, error)
     except Exception as error:  # must not stop the other cells
+        if is_disk_full(error):
+            raise
         text = str(error) if isinstance(error, errors.UserError) else errors.reason(error)
         if not isinstance(error, (errors.UserError, OSError)):
             with open(folder.cell_file(cell, "log.txt"), "a", encoding="utf-8") as log:
@@ -101,8 +116,9 @@ def _run(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> None:
         folder.write_failure(cell, text)
         return
     run = RunFolder(folder.run_path(cell))
-    folder.write_result(cell, result, run.history().seconds)
-    run.remove_weights(keep_pack=settings.tuning_mode in ("adapter", "layer_norm", "head"))
+    times = Times(round(run.history().seconds, 1), round(time.monotonic() - started, 1))
+    folder.write_result(cell, result, times)
+    run.remove_weights(keep_pack=settings.tuning_mode in MODES_WITH_PACKS)
 
 
 def _describe(cell: Cell, settings: Settings) -> Dict[str, Any]:
@@ -116,10 +132,9 @@ def _describe(cell: Cell, settings: Settings) -> Dict[str, Any]:
 
 def _diverged(cell: Cell, settings: Settings, error: errors.DivergedError) -> CellResult:
     """Return the result of a cell whose loss is not finite: it counts as a run without a score."""
-    known = tasks.get(cell.task).primary_metric if tasks.is_known(cell.task) else "accuracy"
     return CellResult(
         **_describe(cell, settings),
-        metric=getattr(settings, "primary_metric", None) or ("f1" if isinstance(settings, SquadSettings) else known),
+        metric=_primary_metric(settings),
         dev=None,
         test=None,
         metrics={},
@@ -131,6 +146,14 @@ def _diverged(cell: Cell, settings: Settings, error: errors.DivergedError) -> Ce
         steps=error.step,
         fingerprint="",
     )
+
+
+def _primary_metric(settings: Settings) -> str:
+    if not isinstance(settings, ClassifierSettings):
+        return "f1"
+    if settings.has_custom_data:
+        return settings.primary_metric or settings.custom_data.metrics[0]
+    return settings.primary_metric or settings.known_task().primary_metric
 
 
 def summarize(cell: Cell, settings: Settings, results: EvalResults) -> CellResult:
@@ -173,7 +196,13 @@ def main() -> None:
     system.end_with_parent()
     logs.show_progress()
     tf.logging.info("Worker of the sweep %s", sys.argv[1])
-    work(SweepFolder(sys.argv[1]), WarmEngine())
+    try:
+        work(SweepFolder(sys.argv[1]), WarmEngine())
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        tf.logging.error("%s", error)
+        sys.exit(DISK_FULL)
 
 
 if __name__ == "__main__":

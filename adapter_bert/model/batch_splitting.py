@@ -64,6 +64,7 @@ def accumulate(
     features: Features,
     parts: int,
     get_variables: Callable[[], List[tf.Variable]],
+    factor: Optional[tf.Tensor] = None,
 ) -> Tuple[tf.Tensor, List[Optional[tf.Tensor]], List[tf.Variable]]:
     """Compute the gradient of a batch's mean loss, one part at a time.
 
@@ -74,13 +75,14 @@ def accumulate(
       features: the batch; its size must be a multiple of `parts`.
       parts: number of parts, at least 1.
       get_variables: returns the trainable variables once the network exists.
+      factor: scalar by which the gradients, but not the loss, are multiplied.
 
     Return the loss, a gradient for each variable (None if the loss does not depend on it), and the variables. Computing
     the loss also updates the statistics of batch normalization, one part after another.
     """
     if parts == 1:
         loss, variables = _with_updates(loss_of, features), get_variables()
-        return loss, tf.gradients(loss, variables), variables
+        return loss, tf.gradients(loss, variables, factor), variables
     split = _split(features, parts)
 
     def part_loss(part: Union[int, tf.Tensor]) -> tf.Tensor:
@@ -89,13 +91,13 @@ def accumulate(
 
     first = part_loss(0)
     variables = get_variables()
-    first_grads = tf.gradients(first, variables)
+    first_grads = tf.gradients(first, variables, factor)
     used = [variable for variable, grad in zip(variables, first_grads) if grad is not None]
 
     def add(part: tf.Tensor, *sums: tf.Tensor) -> List[tf.Tensor]:
         with tf.variable_scope(tf.get_variable_scope(), reuse=True):
             loss = part_loss(part)
-        values = [loss, *tf.gradients(loss, used)]
+        values = [loss, *tf.gradients(loss, used, factor)]
         return [part + 1] + [total + tf.convert_to_tensor(value) for total, value in zip(sums, values)]
 
     start = [tf.convert_to_tensor(grad) for grad in first_grads if grad is not None]

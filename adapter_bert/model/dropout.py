@@ -14,6 +14,8 @@ from adapter_bert.model import fused_ops
 _streams: List[Union[int, tf.Tensor]] = [0]
 # Stack of the numbers of networks that share variables, e.g. two towers.
 _passes: List[int] = [0]
+# Stack of the numbers of workers that compute shares of the same batch.
+_workers: List[int] = [0]
 # Graph collection with the variable scope of each network.
 _SCOPES = "bert_model_scopes"
 # Graph collections: the seed that is fed, and pairs (place, tensor) of the numbers that are fed with it.
@@ -41,6 +43,11 @@ def dropout_stream(number: Union[int, tf.Tensor]) -> ContextManager[None]:
     return fused_ops.pushed(_streams, _streams[-1] * 2**16 + number)
 
 
+def of_worker(rank: int) -> ContextManager[None]:
+    """Give the graph built in this context a worker's own dropout masks; the first worker has the usual ones."""
+    return fused_ops.pushed(_workers, rank)
+
+
 def dropout_seed(scope: Optional[str] = None) -> tf.Tensor:
     """Return the seed, int32 [2], of the dropout in a variable scope, by default the current one.
 
@@ -54,7 +61,8 @@ def dropout_seed(scope: Optional[str] = None) -> tf.Tensor:
 
     def draw() -> tf.Tensor:
         step = tf.train.get_global_step()
-        key = _place_key(scope + (f"/{_passes[-1]}" if _passes[-1] else ""))
+        worker = f"/worker{_workers[-1]}" if _workers[-1] else ""
+        key = _place_key(scope + (f"/{_passes[-1]}" if _passes[-1] else "") + worker)
         if key is None or step is None:
             return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
         return compat.random_int32([2], [key + tf.convert_to_tensor(_streams[-1]), tf.cast(step, tf.int32)])

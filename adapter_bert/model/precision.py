@@ -1,8 +1,9 @@
-"""Compute with reduced precision: matrix products, and the activations between them, in bfloat16.
+"""Compute with reduced precision: matrix products, and the activations between them, in bfloat16 or float16.
 
 LayerNorm, softmax, activation functions, dropout, the head, gradients of weights and the optimizer compute in float32
-(see `fused_ops`), and trained weights are float32. Only frozen weights are stored in bfloat16. Weights that are stored
-in float32 are rounded in each step, with the same result. Imports no TensorFlow.
+(see `fused_ops`), and trained weights are float32. Only frozen weights are stored in reduced precision. Those stored in
+float32 are rounded in each step, with the same result. In float16, the loss is scaled too (see `loss_scale`). Imports
+no TensorFlow.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import re
 from typing import Collection, List, Sequence
 
-FLOAT32, BFLOAT16 = "float32", "bfloat16"
-NAMES = (FLOAT32, BFLOAT16)
+FLOAT32, BFLOAT16, FLOAT16 = "float32", "bfloat16", "float16"
+NAMES = (FLOAT32, BFLOAT16, FLOAT16)
 
 # Operands of the products and what is added to them.
 _IN_PRODUCTS = re.compile(r"/(kernel|bias)$|/adapters/(weights|biases)\d+$")

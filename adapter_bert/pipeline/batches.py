@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.devices import compat
 from adapter_bert.model.heads import ROW
 from adapter_bert.pipeline import records
-from adapter_bert.pipeline.records import CLASS_LABEL, Features, InputFn, graph_function
+from adapter_bert.pipeline.records import CLASS_LABEL, WHOLE, Features, InputFn, Share, graph_function
 from adapter_bert.pipeline.tfrecords import Files
 
 # (length, step): up to this length, widths are multiples of the step. Gives few shapes and little padding.
@@ -107,11 +107,13 @@ def training_input_fn(
     seed: Optional[int] = None,
     skip_steps: int = 0,
     label_types: Mapping[str, tf.DType] = CLASS_LABEL,
+    share: Share = WHOLE,
 ) -> InputFn:
     """Return an estimator's `input_fn` for training, see `records.file_based_input_fn_builder`.
 
     The order is that of `records.shuffled`, with examples exchanged within pools, see `pool_ends`. The files have
-    `epoch_size` records. Of the `total_steps` batches, `skip_steps` were used before an interruption.
+    `epoch_size` records. Of the `total_steps` batches, `skip_steps` were used before an interruption. `share` is the
+    part of each batch to return.
     """
     parse_records = records.parser(bucket_widths(seq_length), label_types)
     seed = random.randrange(2**31) if seed is None else seed
@@ -124,7 +126,7 @@ def training_input_fn(
         stream = records.shuffled(tf.data.TFRecordDataset(input_file), seed).skip(begin * batch_size)
         batches = stream.batch(batch_size, drop_remainder=True).take(total_steps - begin).enumerate(begin)
         batches = _pooled(batches, ends, seed).skip(skip_steps - begin)
-        return records.prefetched(batches.map(parse_records))
+        return records.prefetched(share.of(batches).map(parse_records))
 
     return input_fn
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
@@ -111,6 +112,25 @@ def _share_of_host(dataset: tf.data.Dataset, params: Mapping[str, Any]) -> Tuple
     return dataset.shard(context.num_hosts, context.current_host), context.num_hosts
 
 
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The part of each training batch that one of several workers computes: every `count`-th example.
+
+    All workers read the records, whose lengths and order determine the batches, and decode only their share.
+    """
+
+    rank: int = 0
+    count: int = 1
+
+    def of(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Return this share of batches of records, string [B]."""
+        own = slice(self.rank, None, self.count)
+        return batches if self.count == 1 else batches.map(graph_function(lambda batch: batch[own]))
+
+
+WHOLE = Share()
+
+
 def prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
     """Prepare the next batches in the background: the last stage of every pipeline.
 
@@ -141,6 +161,7 @@ def file_based_input_fn_builder(
     seed: Optional[int] = None,
     skip_examples: int = 0,
     label_types: Mapping[str, tf.DType] = CLASS_LABEL,
+    share: Share = WHOLE,
 ) -> InputFn:
     """Return an estimator's `input_fn` that reads TFRecord files and pads every sequence to one length.
 
@@ -150,6 +171,7 @@ def file_based_input_fn_builder(
       seed: seed of the training order; random if None.
       skip_examples: number of training examples that were used before an interruption.
       label_types: see `parser`.
+      share: the part of each batch to return.
     """
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
@@ -158,7 +180,7 @@ def file_based_input_fn_builder(
             dataset, hosts = _share_of_host(dataset, params)
             dataset = shuffled(dataset, seed).skip(skip_examples // hosts)
         batches = dataset.batch(params["batch_size"], drop_remainder=drop_remainder)
-        return prefetched(batches.map(parser([seq_length], label_types)))
+        return prefetched(share.of(batches).map(parser([seq_length], label_types)))
 
     return input_fn
 

@@ -8,11 +8,11 @@ import os
 import re
 import stat
 import sys
-from typing import IO, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import IO, Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files, streams
+from adapter_bert.common import errors, files, paths, streams
 from adapter_bert.common.progress import with_bar
 from adapter_bert.evaluation import prediction_table
 from adapter_bert.serving.predictor import Prediction, Predictor, Text
@@ -73,7 +73,11 @@ def split_lines(lines: Iterable[str], has_pairs: bool, total: Optional[int] = No
 def open_lines(path: str) -> IO[str]:
     """Open a UTF-8 file; raise a `UserError` if it cannot be read or is not text."""
     try:
-        raw = open(path, "rb")  # noqa: SIM115  open until its last line is read
+        raw: Any
+        if paths.is_remote(path):
+            raw = io.BufferedReader(io.BytesIO(encodings.read_bytes(path)))  # type: ignore[arg-type]
+        else:
+            raw = open(path, "rb")  # noqa: SIM115  open until its last line is read
         encodings.check_is_text(raw.peek(), path)
     except OSError as error:
         raise errors.UserError(f"Cannot read --input={path}: {errors.reason(error)}.") from None

@@ -85,8 +85,8 @@ class Predictor:
         """
         errors.check_int("threads", threads, 0)
         device_precision.check(precision, Device())
-        path = packs.find(adapter_pack)
         with files.user_errors():
+            path = packs.find(adapter_pack)
             weights, self.config = _resolve_weights(init_checkpoint, path, bert_config_file)
             self.max_seq_length = self.config.max_seq_length if max_seq_length is None else max_seq_length
             errors.check_int("max_seq_length", self.max_seq_length, 3)

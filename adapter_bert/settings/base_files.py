@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Dict, NamedTuple, Optional
 
-from adapter_bert.common import errors
-from adapter_bert.common.lazy_tensorflow import tf
+from adapter_bert.common import errors, files, paths
 
 CONFIG_NAME, VOCAB_NAME, CHECKPOINT_NAME = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 SENTENCEPIECE_ENDING = ".model"
@@ -65,7 +64,10 @@ def is_url(handle: str) -> bool:
 def cached_folder(name: str) -> str:
     """Return the folder of a known base, which exists once it was downloaded."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(os.environ.get(CACHE_VARIABLE) or os.path.join(caches, "adapter-bert"), name)
+    folder = os.environ.get(CACHE_VARIABLE) or os.path.join(caches, "adapter-bert")
+    if paths.is_remote(folder):
+        raise errors.UserError(f"The cache of downloaded bases must be local, found {CACHE_VARIABLE}={folder}.")
+    return os.path.join(folder, name)
 
 
 def find(folder: str) -> BaseFiles:
@@ -76,12 +78,13 @@ def find(folder: str) -> BaseFiles:
     if is_known(folder):
         parts = (CONFIG_NAME, CHECKPOINT_NAME, VOCAB_NAME)
         return BaseFiles(*(os.path.join(cached_folder(folder), part) for part in parts))
-    if not (tf.gfile.IsDirectory(folder) if "://" in folder else os.path.isdir(folder)):
+    with files.user_errors(f"Cannot read {folder}"):
+        is_folder, names = paths.is_folder(folder), paths.names_in(folder)
+    if not is_folder:
         raise errors.UserError(
             f"There is no folder {folder}; expected a BERT in the layout of Google's downloads, or the name of a known "
             f"base: {', '.join(KNOWN)}."
         )
-    names = sorted(tf.gfile.ListDirectory(folder) if "://" in folder else os.listdir(folder))
     models = [os.path.join(folder, name) for name in names if name.endswith(SENTENCEPIECE_ENDING)]
     if not {CONFIG_NAME, CHECKPOINT_NAME + ".index"} <= set(names) or not (VOCAB_NAME in names or models):
         raise errors.UserError(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Dict, Optional, Tuple
 
-from adapter_bert.common import errors
+from adapter_bert.common import errors, paths
 from adapter_bert.settings.flags import POSITIVE, setting
 from adapter_bert.settings.groups import SEQUENCE_LENGTH, BertSettings
 
@@ -37,8 +36,8 @@ class ExtractSettings(BertSettings):
         self.layer_indices()
         if self.use_tpu:
             raise errors.UserError("--use_tpu=true is not supported here: vectors are computed on a CPU or GPU.")
-        paths = [os.path.realpath(path) for path in (self.input_file, self.output_file) if path]
-        if len(paths) > len(set(paths)):
+        named = [paths.real(path) for path in (self.input_file, self.output_file) if path]
+        if len(named) > len(set(named)):
             raise errors.UserError(f"--output_file={self.output_file} is the --input_file: use another name.")
 
     def layer_indices(self, num_layers: Optional[int] = None) -> Tuple[int, ...]:

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence,
 
 from absl import app, flags
 
-from adapter_bert.common import errors
+from adapter_bert.common import errors, paths, system
 from adapter_bert.common.lazy_tensorflow import tf
 
 # Assign flags to the script that defines them, not to this module: `--help` lists them under its name.
@@ -99,7 +99,7 @@ class FlagGroup:
         """Raise `errors.UserError` for a local path that does not exist. Readers check the content."""
         for name, kind in self.needed_paths().items():
             path = getattr(self, name)
-            if path and "://" not in path and not _exists(path, kind):
+            if path and not paths.is_remote(path) and not _exists(path, kind):
                 raise errors.UserError(f"--{name}={path}: no such {kind}. Paths are relative to {os.getcwd()}.")
 
     def comparable_values(self, scopes: Sequence[str]) -> Dict[str, Any]:
@@ -131,7 +131,7 @@ def _comparable(value: Any, kind: str) -> Any:
     if kind == "file":
         with tf.gfile.GFile(value, "rb") as reader:
             return "sha256:" + hashlib.sha256(reader.read()).hexdigest()[:16]
-    return value if "://" in value else os.path.realpath(value)
+    return value if paths.is_remote(value) else os.path.realpath(value)
 
 
 # Type of a setting -> types of values for it.
@@ -220,9 +220,11 @@ def reject_positional_args(argv: Sequence[str]) -> None:
 def check_command_line(settings_class: Type[FlagGroup], values: flags.FlagValues, required: Sequence[str]) -> None:
     """Exit with a message if this program's command line is invalid, or with the help text for `--help`.
 
-    Call this at the top of an entry point, before anything imports TensorFlow. `app.run` parses the same flags again.
+    Call this at the top of an entry point, before anything imports TensorFlow, which it configures. `app.run` parses
+    the same flags again.
     """
     flags.mark_flags_as_required(list(required), values)
     app.define_help_flags()
     reject_positional_args(app.parse_flags_with_usage(sys.argv))
+    system.configure_tensorflow(verbose=verbosity(values) > 0)  # remote paths are checked with TensorFlow
     checked_settings(settings_class, values, required)

@@ -11,11 +11,12 @@ import os
 import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from adapter_bert.common import errors
-from adapter_bert.devices.device import Device
-from adapter_bert.model import adapter_config, precision, tuning_modes
+from adapter_bert.common import errors, paths
+from adapter_bert.devices import cluster
+from adapter_bert.model import adapter_config, tuning_modes
 from adapter_bert.model.adapter_config import AdapterConfig
 from adapter_bert.settings import base_files
+from adapter_bert.settings.device_settings import DeviceSettings
 from adapter_bert.settings.flags import MODEL, NOT_NEGATIVE, POSITIVE, TRAINING, FlagGroup, Limits, setting
 
 # Flag -> field of an AdapterConfig.
@@ -75,7 +76,7 @@ class BertSettings(FlagGroup):
         """As in the base class. A BERT must be named."""
         super().check_paths()
         module = self.bert_hub_module_handle or ""
-        if module and "://" not in module and not os.path.isdir(module):
+        if module and not paths.is_remote(module) and not os.path.isdir(module):
             raise errors.UserError(f"--bert_hub_module_handle={module} is neither a folder nor a URL.")
         if not self.bert_config_file and not module:
             raise errors.UserError(
@@ -263,42 +264,6 @@ class TrainingSettings(FlagGroup):
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceSettings(FlagGroup):
-    """CPU, GPU or TPU, and the precision in which it computes."""
-
-    precision: str = setting(
-        precision.FLOAT32,
-        "Precision of matrix products and frozen weights: float32 or bfloat16, which is about twice as fast on CPUs "
-        "with avx512_bf16 or amx_bf16. Trained weights and the optimizer are always float32.",
-        TRAINING,
-        Limits(choices=precision.NAMES),
-    )
-    use_tpu: bool = setting(False, "Run on a TPU (TensorFlow 2.15 or older) instead of a CPU or GPU.")
-    tpu_name: Optional[str] = setting(
-        None, "Name or grpc:// address of the Cloud TPU, or local on a TPU VM; needed with --use_tpu."
-    )
-    tpu_zone: Optional[str] = setting(None, "Zone of the Cloud TPU; detected if not set.")
-    gcp_project: Optional[str] = setting(None, "Project of the Cloud TPU; detected if not set.")
-    master: Optional[str] = setting(None, "Address of the TensorFlow master.")
-    num_tpu_cores: int = setting(8, "TPU cores in total; used with --use_tpu only.", None, POSITIVE)
-    iterations_per_loop: int = setting(1000, "Training steps per call of the TPU.", None, POSITIVE)
-
-    def validate(self) -> None:
-        """Raise `errors.UserError` for invalid values or combinations."""
-        super().validate()
-        if self.use_tpu and bool(self.tpu_name) == bool(self.master):
-            raise errors.UserError(
-                "--use_tpu=true needs either --tpu_name (the TPU's name or grpc:// address) or --master; found "
-                f"--tpu_name={self.tpu_name} and --master={self.master}."
-            )
-
-    @property
-    def device(self) -> Device:
-        """The device to run on."""
-        return Device(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Device)})
-
-
-@dataclasses.dataclass(frozen=True)
 class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
     """Settings of a run with any model."""
 
@@ -321,6 +286,8 @@ class RunSettings(DeviceSettings, TrainingSettings, DataSettings):
                     f"--{name} needs evaluations during training: add --do_eval=true, and leave out --eval_every_steps "
                     f"or set it above 0 (it is {self.eval_every_steps})."
                 )
+        if self.workers:
+            cluster.check_batch_size(self.train_batch_size, self.gradient_accumulation_steps, self.workers)
         self._check_batches()
 
     def _check_batches(self) -> None:
@@ -380,6 +347,11 @@ class Settings(RunSettings, AdapterSettings, BertSettings):
             ):
                 if getattr(self, name):
                     raise errors.UserError(f"--cache_frozen_layers=true cannot be combined with --{name}=true: {why}.")
+        if self.distribution_strategy and self.adapter and self.adapter.norm == "batch":
+            raise errors.UserError(
+                f"--adapter_norm=batch cannot be combined with --distribution_strategy={self.distribution_strategy}: "
+                "its statistics are those of whole batches, and each worker has only its share."
+            )
         if self.adapter_pack and not (self.init_checkpoint or self.bert_hub_module_handle):
             raise errors.UserError(
                 f"--adapter_pack={self.adapter_pack} needs the BERT that it was trained on: add --bert_dir or "
@@ -393,6 +365,6 @@ class Settings(RunSettings, AdapterSettings, BertSettings):
     def needed_paths(self) -> Dict[str, str]:
         """As in the base class."""
         needed = {"bert_config_file": "file", "vocab_file": "file", "spm_model_file": "file"}
-        if not os.path.isdir(self.output_dir or ""):  # an existing run can be evaluated without them
+        if not paths.is_folder(self.output_dir or ""):  # an existing run can be evaluated without them
             needed.update(init_checkpoint="checkpoint", adapter_pack="file or folder")
         return self.without_downloads(needed)

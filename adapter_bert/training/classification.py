@@ -21,7 +21,7 @@ from adapter_bert.pipeline.feature_store import FeatureStore
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.tasks import custom
 from adapter_bert.tasks.task_data import TaskData
-from adapter_bert.training import frozen_cache, prediction_files, workflow
+from adapter_bert.training import distributed, frozen_cache, prediction_files, workflow
 from adapter_bert.training.engine import Engine
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
@@ -37,7 +37,9 @@ def run(settings: ClassifierSettings, engine: Optional[Engine] = None) -> Option
     The settings must be validated. Nothing is written before everything is checked. An `engine` can be shared by runs.
     """
     engine = engine or Engine()
-    with RunFolder(settings.output_dir or "") as folder:
+    with RunFolder(settings.output_dir or "") as folder, distributed.joined(settings) as workers:
+        if not (settings.do_train or workers.is_first):
+            return None
         with files.user_errors():
             data = load_data(settings)
             settings = dataclasses.replace(settings, task_name=data.task.name)
@@ -46,13 +48,17 @@ def run(settings: ClassifierSettings, engine: Optional[Engine] = None) -> Option
             base = workflow.load_base(settings, engine)
             head = make_head(settings, data)
             schedule = workflow.make_schedule(settings, len(data.splits.get("train", ())))
-            trainer = workflow.prepare(settings, folder, base, head, data.fingerprints(), engine)  # first write
+            # The first write:
+            trainer = workflow.prepare(settings, folder, base, head, data.fingerprints(), engine, workers)
             # Create features before any session exists, because this forks processes.
-            features = frozen_cache.provide(trainer, make_features(settings, base, data))
+            with workers.first_alone():
+                features = frozen_cache.provide(trainer, make_features(settings, base, data))
         score, results = make_scorer(head, data.task), None
         if settings.do_train:
             dev = DevSet(features["dev"], score) if settings.evaluates_in_training else None
             TrainingLoop(trainer, schedule, features["train"], dev).run()
+        if not workers.is_first:
+            return None
         for split, rows in trainer.predict([features[name] for name in ("dev", "test") if name in features]):
             if split == "dev":
                 results = evaluate(settings, trainer, data, head, rows)

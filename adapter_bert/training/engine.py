@@ -11,8 +11,10 @@ from typing import Any, Callable, Dict, Hashable, Iterator, List, Mapping, Optio
 import tensorflow.compat.v1 as tf
 
 import optimization
+from adapter_bert.common.paths import is_remote
 from adapter_bert.devices import compat, estimators
 from adapter_bert.devices.device import Device
+from adapter_bert.model import loss_scale
 from adapter_bert.settings.groups import Settings
 from adapter_bert.training import run_values
 from adapter_bert.training.model_fn import ModelFn, TrainingTensors, iterator_like
@@ -93,6 +95,9 @@ def _file_state(*paths: Optional[str]) -> Tuple[Any, ...]:
     """Return a key that changes when one of the files, or a file of a checkpoint, changes."""
     found: List[Any] = []
     for path in paths:
+        if path and is_remote(path):
+            statuses = {name: tf.gfile.Stat(name) for name in sorted(tf.gfile.Glob(path + "*"))}
+            found += [(name, status.length, status.mtime_nsec) for name, status in statuses.items()]
         for name in sorted(glob.glob(glob.escape(path) + "*")) if path else ():
             status = os.stat(name)
             found.append((name, status.st_size, status.st_mtime_ns, status.st_ino))
@@ -146,7 +151,7 @@ class _Network:
             spec = dataclasses.replace(model_fn, plan=plan)(self.iterator.get_next(), None, mode, {})
             self.spec = spec.as_estimator_spec()
             trained = set(model_fn.spec.trained_names)
-            trained |= set(checkpoints.slot_shapes(dict.fromkeys(trained, ())))
+            trained |= {*checkpoints.slot_shapes(dict.fromkeys(trained, ())), *loss_scale.NAMES}
             variables = [v for v in tf.global_variables() if optimization.variable_name(v) in trained]
             self.reset = tf.group(step.initializer, *(variable.initializer for variable in variables))
             initialize = tf.global_variables_initializer()

@@ -19,6 +19,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import errors, files, locks
+from adapter_bert.common.paths import is_remote
 from adapter_bert.common.progress import with_progress
 from adapter_bert.devices import estimators
 from adapter_bert.model import parameters, tuning_modes
@@ -76,7 +77,7 @@ def provide(trainer: Trainer, features: Mapping[str, SplitFeatures]) -> Dict[str
     return dict(features)
 
 
-def _first_only(spec: ModelSpec) -> bool:
+def first_only(spec: ModelSpec) -> bool:
     """Return whether the rest of the network reads only the state of the first token."""
     return spec.cached_layers == spec.config.num_hidden_layers and not spec.head.reads_all_tokens
 
@@ -96,7 +97,7 @@ def _stem(trainer: Trainer, split: SplitFeatures) -> str:
         _VERSION,
         [getattr(config, name) for name in bases.ARCHITECTURE],
         trainer.initial_weights.fingerprint(names),
-        _first_only(spec),
+        first_only(spec),
         spec.precision,
         [os.path.basename(path) for path in split.record_files],  # with a hash of texts, tokenizer and max_seq_length
     )
@@ -110,13 +111,13 @@ def _lack_of_room(trainer: Trainer, missing: Mapping[str, SplitFeatures]) -> Opt
         return None
     spec, limit = trainer.spec, trainer.settings.frozen_cache_limit_mb
     folder = os.path.dirname(next(iter(missing)))
-    if "://" in folder:
+    if is_remote(folder):
         return f"the features are in {folder}, and only local files can be read at random"
     paths = [path for split in missing.values() for path in split.record_files]
     sequences = tokens = 0
     for _, lengths in _read(paths):
         sequences, tokens = sequences + len(lengths), tokens + int(lengths.sum())
-    rows = sequences if _first_only(spec) else tokens
+    rows = sequences if first_only(spec) else tokens
     # The records are copied, with one number more.
     size = rows * spec.config.hidden_size * tf.as_dtype(spec.precision).size + 2 * sum(map(files.size, paths))
     free = shutil.disk_usage(folder).free
@@ -143,7 +144,7 @@ def _build(trainer: Trainer, split: SplitFeatures, stem: str) -> Optional[frozen
 
 def _read_back(spec: ModelSpec, split: SplitFeatures, found: Optional[frozen_states.Paths]) -> SplitFeatures:
     assert found, "the cache was just written"
-    states = FrozenStates(found.states, spec.config.hidden_size, _first_only(spec), tf.as_dtype(spec.precision))
+    states = FrozenStates(found.states, spec.config.hidden_size, first_only(spec), tf.as_dtype(spec.precision))
     return split._replace(record_files=tuple(found.records), states=states)
 
 
@@ -166,7 +167,7 @@ def _compute(trainer: Trainer, split: SplitFeatures) -> Iterator[Tuple[int, np.n
     lower = dataclasses.replace(
         spec,
         config=_lower_config(spec),
-        head=_StatesHead(_first_only(spec), spec.precision),
+        head=_StatesHead(first_only(spec), spec.precision),
         adapter=None,
         tuning_mode="head",
         top_layers=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from typing import Iterator, List, Optional
+from typing import FrozenSet, Iterator, List, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -14,6 +14,9 @@ from adapter_bert.common import errors, files, signals
 from adapter_bert.devices import estimators
 from adapter_bert.model import parameters
 from adapter_bert.pipeline import feature_store
+from adapter_bert.pipeline.records import Share
+from adapter_bert.training import distributed
+from adapter_bert.training.distributed import AgreedStopHook, WaitHook
 from adapter_bert.training.evaluator import DevSet, Evaluator, epoch_ends, multiples
 from adapter_bert.training.hooks import CheckpointHook, ProgressHook, SummaryHook
 from adapter_bert.training.model_fn import ModelFn, Schedule, TrainingPlan, TrainingTensors
@@ -39,16 +42,20 @@ class TrainingLoop:
         self._folder = trainer.folder
         self._schedule = schedule
         self._features = features
-        self._evaluator = self._make_evaluator(dev) if dev else None
+        self._workers = trainer.workers
+        self._due_steps = self._find_due_steps() if dev else frozenset()  # of evaluations
+        self._evaluator = self._make_evaluator(dev) if dev and self._workers.is_first else None
         self._progress: Optional[ProgressHook] = None
 
-    def _make_evaluator(self, dev: DevSet) -> Evaluator:
+    def _find_due_steps(self) -> FrozenSet[int]:
         settings, schedule = self._settings, self._schedule
         if settings.eval_every_steps:
-            due = multiples(settings.eval_every_steps, schedule.num_train_steps)
-        else:
-            due = epoch_ends(schedule.num_examples, settings.train_batch_size, schedule.num_train_steps)
-        return Evaluator(dev, due, settings.early_stopping_patience, self.history, self._trainer.best_pack)
+            return multiples(settings.eval_every_steps, schedule.num_train_steps)
+        return epoch_ends(schedule.num_examples, settings.train_batch_size, schedule.num_train_steps)
+
+    def _make_evaluator(self, dev: DevSet) -> Evaluator:
+        patience = self._settings.early_stopping_patience
+        return Evaluator(dev, self._due_steps, patience, self.history, self._trainer.best_pack)
 
     def run(self) -> None:
         """Train, then let the trainer use the best weights."""
@@ -56,7 +63,7 @@ class TrainingLoop:
         for line in parameters.parameter_table(spec.shapes, spec.trained_names):
             tf.logging.info(line)
         # The run may have been killed between a checkpoint and its evaluation.
-        if self._evaluate_newest(start):
+        if self._workers.exchange(self._evaluate_newest(start))[0]:
             tf.logging.info("Training stopped early at step %d; nothing is left to do.", start)
         else:
             tf.logging.info(
@@ -70,8 +77,12 @@ class TrainingLoop:
                 self._train_to(self._schedule.num_train_steps, self._evaluator)
             else:
                 self.run_in_pieces()
-            self.history.write()
-            self._trainer.best_pack.save_last()
+            if self._workers.is_first:
+                self.history.write()
+                self._trainer.best_pack.save_last()
+        self._workers.leave()
+        if not self._workers.is_first:
+            return
         self._trainer.trained_weights = self._trainer.find_weights(loading.USE_TRAINED)
         if self._evaluator and self._evaluator.best_rows is not None:
             self._trainer.known_predictions[self._evaluator.dev.features] = self._evaluator.best_rows
@@ -98,19 +109,29 @@ class TrainingLoop:
         """Train up to a step, and evaluate in the same session if there is an evaluator."""
         settings = self._settings
         # On a TPU no hook would see the request, so signals end the process immediately.
-        with signals.deferred(settings.device.supports_hooks) as stop:
+        with signals.deferred(settings.device.supports_hooks) as request:
+            stop = signals.StopRequest() if self._workers.count > 1 else request
             label_types, seed = self._trainer.spec.head.label_types, self._trainer.record.seed
             total, start = self._schedule.num_train_steps, self._folder.latest_step()
-            input_fn = self._features.training_input_fn(settings, label_types, total, seed, start)
-            with self._user_errors():
-                self._make_estimator(stop, evaluator).train(input_fn=input_fn, max_steps=step)
+            share = Share(self._workers.rank, self._workers.count)
+            input_fn = self._features.training_input_fn(settings, label_types, total, seed, start, share)
+            with self._user_errors(), distributed.translated_errors(self._workers, settings.worker_timeout):
+                self._make_estimator(request, stop, evaluator).train(input_fn=input_fn, max_steps=step)
         if stop.is_set:
-            self.history.write()
+            if self._workers.is_first:
+                self.history.write()
             raise errors.StoppedError(
-                f"interrupted at step {self._folder.latest_step()}; the same command continues from there."
+                f"interrupted at step {self._last_step()}; the same command continues from there."
             )
 
-    def _make_estimator(self, stop: signals.StopRequest, evaluator: Optional[Evaluator]) -> estimators.TPUEstimator:
+    def _last_step(self) -> int:
+        # The first worker may still be saving the checkpoint.
+        return self._folder.latest_step() if self._workers.is_first or not self._progress else self._progress.step
+
+    def _make_estimator(
+        self, request: signals.StopRequest, stop: signals.StopRequest, evaluator: Optional[Evaluator]
+    ) -> estimators.TPUEstimator:
+        """Return an estimator that stops when `stop` is set: by `request` or, with other workers, if all agree."""
         settings, trainer = self._settings, self._trainer
         dev_data = None
         if evaluator:
@@ -119,33 +140,52 @@ class TrainingLoop:
             dev_data = functools.partial(dev_input_fn, {"batch_size": dev.batch_size})
         plan = TrainingPlan(
             self._schedule,
-            functools.partial(self._make_hooks, stop, evaluator),
+            functools.partial(self._make_hooks, request, stop, evaluator),
             dev_data,
             "whole" if settings.save_full_checkpoint else "trained",
             settings.gradient_checkpointing,
             settings.gradient_accumulation_steps,
             settings.adam_bias_correction,
             settings.use_xla,
+            self._workers.cluster,
+            settings.worker_timeout,
         )
         config = estimators.run_config(
-            settings.device, self._folder.path, trainer.record.seed, settings.save_checkpoints_steps
+            settings.device,
+            self._folder.path,
+            trainer.record.seed,
+            settings.save_checkpoints_steps,
+            self._workers.cluster,
         )
+        self._workers.exchange()  # all servers run now
         model_fn = ModelFn(trainer.spec, trainer.initial_weights, plan, settings.device)
         return trainer.engine.make_estimator(model_fn, settings.device, config, settings.train_batch_size)
 
     def _make_hooks(
-        self, stop: signals.StopRequest, evaluator: Optional[Evaluator], tensors: TrainingTensors
+        self,
+        request: signals.StopRequest,
+        stop: signals.StopRequest,
+        evaluator: Optional[Evaluator],
+        tensors: TrainingTensors,
     ) -> List[tf.train.SessionRunHook]:
         steps, batch_size = self._schedule.num_train_steps, self._features.batch_size
         self._progress = ProgressHook(tensors, steps, batch_size, self.history, stop)
+        # The progress hook comes before the others, so that it does not count evaluation time.
+        hooks = [self._progress, *(self._writing_hooks(evaluator, tensors) if self._workers.is_first else ())]
+        if tensors.stop is None:
+            return hooks
+        agreeing = AgreedStopHook(self._workers, tensors.stop, request, stop, self._settings.worker_timeout)
+        return [agreeing, *hooks, WaitHook(self._workers, self._due_steps, evaluator)]
+
+    def _writing_hooks(self, evaluator: Optional[Evaluator], tensors: TrainingTensors) -> List[tf.train.SessionRunHook]:
+        steps = self._schedule.num_train_steps
         saving = CheckpointHook(tensors, self._folder.path, self._settings.save_checkpoints_steps, evaluator)
         # Create the writer in an empty graph: it first writes the current graph, which is larger than the weights.
         with tf.Graph().as_default():
             writer = tf.summary.FileWriterCache.get(self._folder.path)
         # About fifty points on TensorBoard's curves, or one every 100 steps.
         summaries = SummaryHook(tensors, writer, max(1, min(100, steps // 50)))
-        # The progress hook comes first, so that it does not count evaluation time.
-        return [self._progress, summaries, saving]
+        return [summaries, saving]
 
     @contextlib.contextmanager
     def _user_errors(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -12,10 +12,13 @@ import adapter_layers
 import modeling
 import optimization
 from adapter_bert.common import errors
-from adapter_bert.devices import compat, estimators
+from adapter_bert.devices import collective, compat, estimators
+from adapter_bert.devices.cluster import Cluster
 from adapter_bert.devices.device import Device
-from adapter_bert.model import batch_norm, batch_splitting, fused_ops, parameters
+from adapter_bert.model import batch_norm, batch_splitting, dropout, fused_ops, parameters
 from adapter_bert.model.heads import Head, HeadOutput
+from adapter_bert.model.loss_scale import LossScale
+from adapter_bert.model.precision import FLOAT16
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.pipeline.frozen_states import STATES
 from adapter_bert.training import run_values
@@ -27,6 +30,16 @@ from adapter_layers import AdapterConfig
 
 Features = Mapping[str, tf.Tensor]
 CPU_OR_GPU = Device()
+ALONE = Cluster()
+# Graph collection with the `StopTensors`.
+_STOP = "stop"
+
+
+class StopTensors(NamedTuple):
+    """How workers agree to stop after the same step."""
+
+    request: tf.Tensor  # float32 scalar to feed: 1 if this worker was asked to stop
+    count: tf.Tensor  # float32 scalar: how many were
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +53,7 @@ class TrainingTensors:
     dev_start: Optional[tf.Operation] = None  # rewinds the dev set; None if there is none
     dev_batch: Optional[Features] = None  # predictions for the next batch of the dev set with the current weights
     dev_iterator: Any = None  # over the dev set; `dev_start` initializes it
+    stop: Optional[StopTensors] = None  # None without other workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +71,8 @@ class TrainingPlan:
     accumulation_steps: int = 1  # parts in which a batch is computed, see `batch_splitting.accumulate`
     adam_bias_correction: bool = False  # see `optimization.AdamWeightDecayOptimizer`
     use_xla: Optional[bool] = None  # see `fused_ops.compiling`; a TPU compiles everything anyway
+    cluster: Cluster = ALONE  # of workers that compute equal shares of each batch
+    worker_timeout: float = 0.0  # seconds in which they must finish a step; 0 for any time
 
 
 # For evaluation and prediction.
@@ -137,18 +153,35 @@ class ModelFn:
         schedule: Any = self.plan.schedule
         if self.device.supports_hooks:
             schedule = run_values.placeholders(schedule)
-        loss, gradients, variables = batch_splitting.accumulate(
-            lambda part: self.forward(part, is_training=True).loss,
-            features,
-            self.plan.accumulation_steps,
-            self._trained_variables,
-        )
+        scale = LossScale() if self.spec.precision == FLOAT16 else None
+        with dropout.of_worker(self.plan.cluster.rank):
+            loss, gradients, variables = batch_splitting.accumulate(
+                lambda part: self.forward(part, is_training=True).loss,
+                features,
+                self.plan.accumulation_steps,
+                self._trained_variables,
+                scale.factor if scale else None,
+            )
+        correction = None
+        if self.plan.cluster.count > 1:
+            loss, gradients, correction = self._mean_over_workers(loss, gradients)
         rate, steps, warmup = schedule.learning_rate, schedule.num_train_steps, schedule.num_warmup_steps
         # Computing the loss updates the statistics; computing the gradients does not.
         with tf.control_dependencies([loss] if tf.get_collection(batch_norm.UPDATES) else []):
             corrected = self.plan.adam_bias_correction
-            step = optimization.train_step(gradients, variables, rate, steps, warmup, self.device.use_tpu, corrected)
+            step = optimization.train_step(
+                gradients, variables, rate, steps, warmup, self.device.use_tpu, corrected, scale, correction
+            )
         return loss, step
+
+    def _mean_over_workers(
+        self, loss: tf.Tensor, gradients: Sequence[Optional[tf.Tensor]]
+    ) -> Tuple[tf.Tensor, List[Optional[tf.Tensor]], tf.Tensor]:
+        """Return loss, gradients and the correction of their norm, and add the `StopTensors` to the graph."""
+        request = tf.placeholder_with_default(tf.zeros([]), [], "stop_request")
+        reduced = collective.mean_over_workers(self.plan.cluster, loss, gradients, request, self.plan.worker_timeout)
+        tf.add_to_collection(_STOP, StopTensors(request, reduced.stops))
+        return reduced.loss, reduced.grads, reduced.square_correction
 
     def _trained_variables(self) -> List[tf.Variable]:
         return optimization.trainable_variables(self.spec.tuning_mode, self.spec.top_layers, self.spec.frozen_norms)
@@ -157,15 +190,17 @@ class ModelFn:
         """Build the tensors that hooks use; with dev data, also the network that evaluates it."""
         rate = tf.get_collection(optimization.LEARNING_RATE)[-1]
         width = tf.shape(features["input_ids"])[1]
+        stop = next(iter(tf.get_collection(_STOP)), None)
         if self.plan.dev_data is None:
-            return TrainingTensors(loss, rate, width, saver)
+            return TrainingTensors(loss, rate, width, saver, stop=stop)
         dev = self.plan.dev_data()
         batches = iterator_like(dev)
         dev_features = batches.get_next()
         with tf.variable_scope(tf.get_variable_scope(), reuse=True), fused_ops.compiling(False):
             output = self.forward(dev_features, is_training=False)
         predictions = self.spec.head.predictions(output, dev_features)
-        return TrainingTensors(loss, rate, width, saver, compat.start_iterator(batches, dev), predictions, batches)
+        start = compat.start_iterator(batches, dev)
+        return TrainingTensors(loss, rate, width, saver, start, predictions, batches, stop)
 
     def make_saver(self, assigner: WeightAssigner) -> Optional[tf.train.Saver]:
         """Create the saver of the plan's checkpoints; None leaves them to the estimator."""

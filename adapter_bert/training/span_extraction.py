@@ -17,7 +17,7 @@ from adapter_bert.pipeline.feature_store import FeatureStore, num_records
 from adapter_bert.settings.squad import SquadSettings
 from adapter_bert.tasks import squad
 from adapter_bert.tasks.task_data import SquadData
-from adapter_bert.training import frozen_cache, workflow
+from adapter_bert.training import distributed, frozen_cache, workflow
 from adapter_bert.training.engine import Engine
 from adapter_bert.training.evaluator import DevSet
 from adapter_bert.training.loop import TrainingLoop
@@ -33,7 +33,9 @@ def run(settings: SquadSettings, engine: Optional[Engine] = None) -> Optional[Ev
     The settings must be validated. Nothing is written before everything is checked. An `engine` can be shared by runs.
     """
     engine = engine or Engine()
-    with RunFolder(settings.output_dir or "") as folder:
+    with RunFolder(settings.output_dir or "") as folder, distributed.joined(settings) as workers:
+        if not (settings.do_train or workers.is_first):
+            return None
         with files.user_errors():
             folder.check_outputs(settings)
             settings = use_recorded_name(settings, folder)
@@ -41,14 +43,18 @@ def run(settings: SquadSettings, engine: Optional[Engine] = None) -> Optional[Ev
             settings = hub.use_module(settings)
             base = workflow.load_base(settings, engine)
             schedule = workflow.make_schedule(settings, data.train.num_questions if data.train else 0)
-            trainer = workflow.prepare(settings, folder, base, SpanHead(), data.fingerprints(), engine)  # first write
+            # The first write:
+            trainer = workflow.prepare(settings, folder, base, SpanHead(), data.fingerprints(), engine, workers)
             # Create features before any session exists, because this forks processes.
-            features = frozen_cache.provide(trainer, make_features(settings, base, data))
+            with workers.first_alone():
+                features = frozen_cache.provide(trainer, make_features(settings, base, data))
         decoder = AnswerDecoder(data.dev, base.tokenizer, settings.lengths, settings.rules) if data.dev else None
         results = None
         if settings.do_train:
             dev = DevSet(features["eval"], decoder.score) if decoder and settings.evaluates_in_training else None
             TrainingLoop(trainer, schedule, features["train"], dev).run()
+        if not workers.is_first:
+            return None
         if decoder:
             for _, rows in trainer.predict([features["predict"]]):
                 results = answer(settings, trainer, data, decoder, rows)

@@ -12,10 +12,12 @@ from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence,
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.devices import estimators
+from adapter_bert.devices.workers import Workers
 from adapter_bert.evaluation.scores import Row, predicted_rows
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.pipeline import batches, feature_store, records
 from adapter_bert.pipeline.frozen_states import FrozenStates
+from adapter_bert.pipeline.records import WHOLE, Share
 from adapter_bert.settings.groups import Settings
 from adapter_bert.training.engine import Engine
 from adapter_bert.training.model_fn import ModelFn
@@ -41,18 +43,21 @@ class SplitFeatures(NamedTuple):
         return feature_store.num_records(self.record_files)
 
     def training_input_fn(
-        self, settings: Settings, label_types: LabelTypes, total_steps: int, seed: int, start: int
+        self, settings: Settings, label_types: LabelTypes, total: int, seed: int, start: int, share: Share = WHOLE
     ) -> records.InputFn:
-        """Return the input function for training from step `start`; `seed` determines the order of the examples."""
+        """Return the input function for training from step `start` to `total`.
+
+        The order of the examples depends on `seed`; `share` is the part of each batch to return.
+        """
         paths, length = self.record_files, settings.max_seq_length
         if self.states:
             uncached = self._replace(states=None)
             types = self.states.label_types(label_types)
-            return self.states.input_fn(uncached.training_input_fn(settings, types, total_steps, seed, start))
+            return self.states.input_fn(uncached.training_input_fn(settings, types, total, seed, start, share))
         if settings.pads_all:
             skipped = start * self.batch_size
-            return records.file_based_input_fn_builder(paths, length, True, True, seed, skipped, label_types)
-        return batches.training_input_fn(paths, length, self.num_examples, total_steps, seed, start, label_types)
+            return records.file_based_input_fn_builder(paths, length, True, True, seed, skipped, label_types, share)
+        return batches.training_input_fn(paths, length, self.num_examples, total, seed, start, label_types, share)
 
     def scoring_input_fn(self, settings: Settings, label_types: LabelTypes) -> records.InputFn:
         """Return the input function of one pass over the split."""
@@ -77,6 +82,7 @@ class Trainer:
     initial_weights: Optional[Weights]  # to start training from, or to predict with; None for random ones
     best_pack: BestPack  # saves the best weights of a training run
     engine: Engine = dataclasses.field(default_factory=Engine)
+    workers: Workers = dataclasses.field(default_factory=Workers)  # that train together; by default, this process alone
     trained_weights: Optional[Weights] = None  # the weights that training has selected, once it has finished
     # Splits that were already predicted with these weights, during training.
     known_predictions: Dict[SplitFeatures, Sequence[Row]] = dataclasses.field(default_factory=dict)

@@ -11,6 +11,7 @@ import optimization
 import tokenization
 from adapter_bert.common import errors
 from adapter_bert.devices import compat, estimators, precision
+from adapter_bert.devices.workers import Workers
 from adapter_bert.evaluation.class_report import MATRIX_CLASSES, ClassReport
 from adapter_bert.evaluation.history import History
 from adapter_bert.evaluation.results import EvalResults
@@ -18,7 +19,7 @@ from adapter_bert.evaluation.scores import Row, Scores
 from adapter_bert.model.heads import Head
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.settings.groups import Settings
-from adapter_bert.training import advice, frozen_cache
+from adapter_bert.training import advice, distributed, frozen_cache
 from adapter_bert.training.engine import Engine
 from adapter_bert.training.model_fn import Schedule
 from adapter_bert.training.trainer import Trainer
@@ -43,8 +44,13 @@ def prepare(
     head: Head,
     data_fingerprints: Mapping[str, Any],
     engine: Engine,
+    workers: Optional[Workers] = None,
 ) -> Trainer:
-    """Check a run, then claim its folder, which is the first write; return the trainer of its model."""
+    """Check a run, then claim its folder, which is the first write; return the trainer of its model.
+
+    All `workers` must agree on the run. Only the first one writes.
+    """
+    workers = workers or Workers()
     precision.check(settings.precision, settings.device)
     spec = ModelSpec(
         base.config,
@@ -67,8 +73,21 @@ def prepare(
         tf.logging.warning(unusual)
     is_continued = folder.latest_checkpoint() is not None
     origin = record.fingerprints.get("base") if is_continued else _fingerprint(weights, spec.base_names)
-    record = folder.claim(record, {"base": origin, "frozen": _fingerprint(weights, spec.frozen_names)})
-    return Trainer(spec, folder, record, request, weights, _make_best_pack(folder, record, spec, base), engine)
+    facts = {"base": origin, "frozen": _fingerprint(weights, spec.frozen_names)}
+    if workers.count > 1:
+        record = _agree(workers, folder, record, weights, {**data_fingerprints, **facts})
+    record = folder.claim(record, facts, writes=workers.is_first)
+    best_pack = _make_best_pack(folder, record, spec, base)
+    return Trainer(spec, folder, record, request, weights, best_pack, engine, workers)
+
+
+def _agree(
+    workers: Workers, folder: RunFolder, record: RunRecord, weights: Optional[Weights], facts: Mapping[str, Any]
+) -> RunRecord:
+    """Check that all workers train the same run; return its record with the seed of the first worker."""
+    all_weights = fingerprints.combine(weights.digests) if weights else None
+    facts = {**facts, "weights": all_weights, "checkpoint": folder.latest_step()}
+    return dataclasses.replace(record, seed=distributed.agree(workers, record.settings, facts, record.seed))
 
 
 def make_schedule(settings: Settings, num_examples: int) -> Schedule:

@@ -1,11 +1,12 @@
-"""The bank: a local folder with one base and many packs on it.
+"""The bank: a folder with one base and many packs on it.
 
     <bank>/bank.json                    describes the base: a digest of each tensor, architecture, vocabulary
     <bank>/base/                        a copy of the base, so that a bank can be moved
     <bank>/packs/<name>.safetensors     the packs
 
 Packs are written atomically, so readers need no lock. A killed process leaves the bank in the state before or after its
-change. It may also leave a temporary file, which is never listed and which a later `add` removes.
+change. It may also leave a temporary file, which is never listed and which a later `add` removes. Remote banks
+(`gs://…`) give fewer guarantees, see `files`: change them from one process at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tup
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files, json_files
+from adapter_bert.common import errors, files, json_files, paths
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 
 FILE_NAME = "bank.json"
@@ -62,12 +63,12 @@ class Bank:
         folder = cls.check_absent(folder, base.folder)
         with files.user_errors(), files.staging_folder(folder) as staging:
             manifest = _describe(base)
-            os.mkdir(os.path.join(staging, BASE_FOLDER))
+            files.make_subfolder(os.path.join(staging, BASE_FOLDER))
             for path in [base.config_file, base.tokenizer_file, *checkpoints.files_of(base.checkpoint)]:
                 if not path.endswith(".meta"):
                     tf.gfile.Copy(path, os.path.join(staging, BASE_FOLDER, os.path.basename(path)))
             cls(staging, manifest).tensors()  # verifies the copy
-            os.mkdir(os.path.join(staging, PACKS_FOLDER))
+            files.make_subfolder(os.path.join(staging, PACKS_FOLDER))
             files.write_json(os.path.join(staging, FILE_NAME), manifest)
             try:
                 files.rename_folder_noreplace(staging, folder)
@@ -82,21 +83,21 @@ class Bank:
         Raises:
           UserError: the folder is not empty, or it is in another bank or in the folder of the base.
         """
-        folder = _local(folder)
+        folder = _full(folder)
         outer = base if files.is_inside(folder, base) else containing(os.path.dirname(folder))
         if outer:
             raise errors.UserError(f"The new bank {folder} would be inside {outer}; choose another folder.")
         files.remove_leftovers(os.path.dirname(folder))  # of a command that was killed when its bank was complete
-        if os.path.lexists(folder) and not (os.path.isdir(folder) and not os.listdir(folder)):
+        if paths.is_taken(folder) and (paths.names_in(folder) or not paths.is_folder(folder)):
             raise _folder_exists(folder)
         return folder
 
     @classmethod
     def open(cls, folder: str) -> Bank:
         """Open a bank and check everything except the weights, which `verify`, `read` and `tensors` check."""
-        folder = _local(folder)
+        folder = _full(folder)
         path = os.path.join(folder, FILE_NAME)
-        if not os.path.isfile(path):
+        if not paths.is_file(path):
             raise errors.UserError(
                 f"There is no bank {folder}: expected a folder with {FILE_NAME}, {BASE_FOLDER}/ and {PACKS_FOLDER}/. "
                 f"Create one: python scripts/bank.py create --bank={folder} --base=FOLDER"
@@ -128,9 +129,8 @@ class Bank:
 
     def names(self) -> List[str]:
         """Return the sorted names of the packs."""
-        folder = os.path.join(self.folder, PACKS_FOLDER)
         with files.user_errors():
-            found = os.listdir(folder) if os.path.isdir(folder) else []
+            found = paths.names_in(os.path.join(self.folder, PACKS_FOLDER))
         return sorted(name[: -len(packs.ENDING)] for name in found if packs.is_pack(name) and not name.startswith("."))
 
     def path(self, name: str) -> str:
@@ -184,7 +184,7 @@ class Bank:
         self.path(name)  # checks that it exists
         path = self._writable_file(name)
         with files.user_errors():
-            os.remove(path)
+            tf.gfile.Remove(path)
         return path
 
     def verify(self) -> Iterator[Tuple[str, Optional[str]]]:
@@ -197,7 +197,7 @@ class Bank:
                 else:
                     self.read(name)
             except errors.UserError as error:
-                if name != BASE and not os.path.lexists(self._file(name)):
+                if name != BASE and not paths.is_taken(self._file(name)):
                     continue  # another process has removed it
                 problem = str(error)
             yield name, problem
@@ -209,13 +209,13 @@ class Bank:
             path = self._file(name)
             try:
                 config = packs.read_config(path)
-                with files.user_errors(), open(path, "rb") as file:
-                    header = 8 + int.from_bytes(file.read(8), "little")
-                    size = os.fstat(file.fileno()).st_size
+                with files.user_errors(), tf.gfile.GFile(path, "rb") as file:
+                    header, size = 8 + int.from_bytes(file.read(8), "little"), file.size()
                 found.append(PackSummary(name, size, (size - header) // np.dtype(np.float32).itemsize, config))
             except errors.UserError as error:
-                with contextlib.suppress(OSError):  # another process may have removed it
-                    found.append(PackSummary(name, os.lstat(path).st_size, problem=str(error)))
+                with contextlib.suppress(OSError, errors.UserError):  # another process may have removed it
+                    size = files.size(path) if paths.is_remote(path) else os.lstat(path).st_size
+                    found.append(PackSummary(name, size, problem=str(error)))
         return found
 
     def _file(self, name: str) -> str:
@@ -232,9 +232,9 @@ class Bank:
 
 
 def containing(path: str) -> Optional[str]:
-    """Return the folder of the bank that a local path, which need not exist, is in; None if it is in none."""
-    for folder in files.and_parents(path):
-        if all(os.path.exists(os.path.join(folder, name)) for name in (FILE_NAME, BASE_FOLDER)):
+    """Return the folder of the bank that a path, which need not exist, is in; None if it is in none."""
+    for folder in paths.with_parents(path):
+        if all(paths.exists(os.path.join(folder, name)) for name in (FILE_NAME, BASE_FOLDER)):
             return folder
     return None
 
@@ -281,7 +281,9 @@ def _folder_exists(folder: str) -> errors.UserError:
     return errors.UserError(f"{folder} already exists; a bank needs a new or empty folder.")
 
 
-def _local(folder: str) -> str:
-    if not folder or "://" in folder:
-        raise errors.UserError(f"A bank must be a local folder; found {folder!r}.")
+def _full(folder: str) -> str:
+    if paths.is_remote(folder) and len(list(paths.with_parents(folder))) > 1:
+        return paths.real(folder)
+    if not folder or paths.is_remote(folder):
+        raise errors.UserError(f"A bank must be a folder, and in a bucket not at its top; found {folder!r}.")
     return os.path.abspath(folder)

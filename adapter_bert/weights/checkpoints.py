@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import optimization
-from adapter_bert.common import checkpoint_index, errors, files
-from adapter_bert.model import tuning_modes
+from adapter_bert.common import checkpoint_index, errors, files, paths
+from adapter_bert.model import loss_scale, tuning_modes
 
 # Checkpoints of a run: the trained variables, and Adam's slots, which are kept only for the newest checkpoint.
 MODEL_NAME, OPTIMIZER_NAME = "model.ckpt", "optimizer.ckpt"
@@ -196,7 +196,7 @@ class TrainedSaver(RunSaver):
 
     def __init__(self, trained: Sequence[tf.Variable], load_frozen: Callable[[tf.Session], None]) -> None:
         """Create a saver for the default graph with its optimizer; `load_frozen` loads all other variables."""
-        names = slot_shapes({optimization.variable_name(variable): () for variable in trained})
+        names = {*slot_shapes({optimization.variable_name(variable): () for variable in trained}), *loss_scale.NAMES}
         slots = [variable for variable in tf.global_variables() if optimization.variable_name(variable) in names]
         super().__init__(list(trained) + [tf.train.get_global_step()])
         self._slot_saver = tf.train.Saver(slots, max_to_keep=None)
@@ -224,7 +224,7 @@ class TrainedSaver(RunSaver):
 def _write_atomically(save: Callable[..., str], session: tf.Session, prefix: str, write_graph: bool) -> None:
     """Write a checkpoint with a saver's `save`: under a temporary name, then rename its files, the index last."""
     options = {"write_meta_graph": write_graph, "write_state": False}
-    if "://" in prefix:
+    if paths.is_remote(prefix):
         save(session, prefix, **options)
         return
     with files.temporary_path(prefix) as temporary:
@@ -268,8 +268,7 @@ def remove_leftovers(folder: str) -> None:
     Such a checkpoint comes with `optimizer.ckpt-<step>`, a name that only this project uses. Also remove paths outside
     the folder from the file `checkpoint`, so that TensorFlow does not follow them.
     """
-    if "://" not in folder:
-        files.remove_leftovers(folder)
+    files.remove_leftovers(folder)
     latest = find_latest(folder)
     if latest is None:
         return

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 
 import optimization
 from adapter_bert.common import errors
-from adapter_bert.model import parameters
+from adapter_bert.model import loss_scale, parameters
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.weights import checkpoints, fingerprints, packs
 from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
@@ -356,6 +356,7 @@ class _Resolver:
     def _check_slots(self, file: WeightFile) -> None:
         """Check that the state of the optimizer is complete and readable."""
         slots = checkpoints.slot_shapes(self._spec.trained_shapes)
+        slots.update(loss_scale.state_shapes(self._spec.precision))
         holds_slots = all(name in file.shapes for name in slots)
         prefix = file.path if holds_slots else checkpoints.optimizer_prefix(file.path)
         if holds_slots != self._request.whole_checkpoints:

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import errors, files, json_files, locks
+from adapter_bert.common import errors, files, json_files, locks, paths
 from adapter_bert.devices import compat
 from adapter_bert.evaluation import glue_submission
 from adapter_bert.evaluation.history import History
@@ -129,8 +129,7 @@ class RunFolder:
 
     def contains(self, path: str) -> bool:
         """Return whether a path names this folder, or a checkpoint or pack in it."""
-        own = os.path.realpath(self.path)
-        return own in (os.path.realpath(path), os.path.realpath(checkpoints.folder_of(path)))
+        return paths.real(self.path) in (paths.real(path), paths.real(checkpoints.folder_of(path)))
 
     def remove_weights(self, keep_pack: bool) -> None:
         """Remove the checkpoints of a finished run and, unless `keep_pack`, its pack, to save space."""
@@ -157,7 +156,7 @@ class RunFolder:
 
         `other_names` are names of files that the run writes in addition to the usual ones.
         """
-        outer = None if "://" in self.path else bank.containing(self.path)
+        outer = bank.containing(self.path)
         if outer:
             raise errors.UserError(f"--output_dir={self.path} is inside the bank {outer}: use another folder.")
         if settings.task_name:
@@ -178,8 +177,8 @@ class RunFolder:
             self.read_results()
 
     def _would_write(self, path: str, other_names: Sequence[str]) -> bool:
-        folder, name = os.path.split(os.path.realpath(path))
-        if folder != os.path.realpath(self.path) or not (os.path.exists(path) or os.path.exists(path + ".index")):
+        folder, name = os.path.split(paths.real(path))
+        if folder != paths.real(self.path) or not (paths.exists(path) or paths.exists(path + ".index")):
             return False
         return name in other_names or bool(_WRITTEN.fullmatch(name))
 
@@ -235,11 +234,15 @@ class RunFolder:
                 place = f"pack {settings.adapter_pack}"
         return "The {} contains a run with other settings: {}. {}".format(place, "; ".join(differences), advice)
 
-    def claim(self, record: RunRecord, base_fingerprints: Mapping[str, Any]) -> RunRecord:
+    def claim(self, record: RunRecord, base_fingerprints: Mapping[str, Any], writes: bool = True) -> RunRecord:
         """Create the folder; before training, clean up after a killed run and record the run's settings.
 
-        Returns the record, with the additional fingerprints if the run trains.
+        Returns the record, with the additional fingerprints if the run trains. Without `writes`, that is all: another
+        process of this run claims the folder.
         """
+        extended = dataclasses.replace(record, fingerprints=dict(record.fingerprints, **base_fingerprints))
+        if not writes:
+            return extended
         files.make_folder(self.path)
         if not record.settings.do_train:
             return record
@@ -247,7 +250,7 @@ class RunFolder:
         if self.recorded_settings(record.settings) != record.recorded:
             raise errors.UserError(f"Another training has just used the folder {self.path}: run this command again.")
         checkpoints.remove_leftovers(self.path)
-        record = dataclasses.replace(record, fingerprints=dict(record.fingerprints, **base_fingerprints))
+        record = extended
         values = dict(record.settings.comparable_values((MODEL, TRAINING)), seed=record.seed, facts=record.fingerprints)
         if not record.settings.init_checkpoint:
             values.update({name: record.recorded.get(name) for name in STARTING_POINTS})
@@ -256,8 +259,6 @@ class RunFolder:
 
     def _acquire_lock(self) -> None:
         """Lock the folder until the run or its process ends. Remote folders have no locks."""
-        if "://" in self.path:
-            return
         path = self.file(LOCK_FILE)
         with files.user_errors(f"Cannot lock the folder {self.path}"):
             self._lock = locks.acquire(path)

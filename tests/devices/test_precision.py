@@ -39,6 +39,15 @@ def test_gpus_and_tpus_need_no_instruction_set_of_the_cpu(machine):
     precision.check("bfloat16", Device(use_tpu=True, tpu_name="tpu"))
 
 
+def test_float16_needs_a_gpu(machine):
+    machine(gpu=True)
+    precision.check("float16", Device())
+    machine(["avx512_fp16", *precision.CPU_FLAGS])
+    assert_mentions(message_of(precision.check, "float16", Device()), "float16", "GPU", "CPU", "bfloat16")
+    tpu = Device(use_tpu=True, tpu_name="tpu")
+    assert_mentions(message_of(precision.check, "float16", tpu), "float16", "GPU", "TPU", "bfloat16")
+
+
 def test_tensorflow_1_is_rejected(machine):
     machine(precision.CPU_FLAGS, version=(1, 15))
     assert_mentions(message_of(precision.check, "bfloat16", Device()), "TensorFlow 2", tf.version.VERSION, "float32")

@@ -13,7 +13,7 @@ import pytest
 
 from adapter_bert.experiments import cells, figures, report, report_data, sweep_file, web_page
 from adapter_bert.experiments.summaries import expected_maximum
-from adapter_bert.experiments.sweep_folder import SweepFolder
+from adapter_bert.experiments.sweep_folder import SweepFolder, Times
 from adapter_bert.experiments.tables import ResultTable
 from tests.experiments.sweeps import make_cell, sweep
 from tests.helpers import assert_mentions, message_of, run_command
@@ -159,7 +159,7 @@ def test_the_page_is_accessible(page):
 
 def test_the_page_shows_all_sections_and_cells(page):
     texts = Outline(page).texts
-    for heading in ("Summary", "Comparison with full fine-tuning", "Next to the paper", "Figures", "Settings", "Cells"):
+    for heading in ("Summary", "Comparison of methods", "Next to the paper", "Figures", "Settings", "Cells"):
         assert heading in texts
     assert page.count("<details>") == page.count("<polyline") / 3 == 18  # the loss has a gap
     assert page.count("Results of seed 2\n") == 6
@@ -174,7 +174,7 @@ def test_tables_and_figures_are_files_too(folder):
         os.listdir(os.path.join(folder, "tables"))
     )
     per_task = ("params", "learning_rate", "expected_performance")
-    stems = {"trade_off_GLUE", "reproduction", *(f"{name}_{task}" for name in per_task for task in ("CoLA", "MRPC"))}
+    stems = {"trade_off", "reproduction", *(f"{name}_{task}" for name in per_task for task in ("CoLA", "MRPC"))}
     assert {f"{stem}.{ending}" for stem in stems for ending in ("png", "svg")} == set(
         os.listdir(os.path.join(folder, "figures"))
     )
@@ -289,7 +289,7 @@ def test_the_command_includes_cells_that_finished_since_the_last_one(tmp_path):
     folder.start(sweep_file.read(sweep_file.preset_path("reproduction"), {"bert_dir": "minilm"}))
     for cell in folder.sweep().grid_cells()[:2]:
         named = {name: getattr(cell, name) for name in ("name", "task", "method")}
-        folder.write_result(cell, make_cell(0.7, cell.seed, **named), 1.0)
+        folder.write_result(cell, make_cell(0.7, cell.seed, **named), Times(1.0))
     run = run_command({"sweep": tmp_path}, "scripts/make_report.py")
     assert run.returncode == 0, run.stdout
     assert len(cells.read(folder.file("results.csv"))) == 2
@@ -302,15 +302,36 @@ def test_all_suites_of_a_sweep_have_tables_and_figures():
         *("comparison_dev", "comparison_test", "summary_dev", "summary_test", "glue", "sizes", "additional")
     ]
     stems = [each.stem for each in report.figures_of(sweep())]
-    assert {"trade_off_GLUE", "trade_off_Additional_tasks", "trade_off_Other_tasks", "params_SQuAD"} < set(stems)
+    assert {"trade_off", "params_SQuAD"} < set(stems)
     scales = [make_cell(settings={"adapter_init_scale": scale}) for scale in (1e-3, 1e-2)]
     assert [each.stem for each in report.figures_of(scales)] == ["init_scale", "expected_performance_CoLA"]
+
+
+def test_without_full_fine_tuning_methods_are_compared_with_the_first():
+    runs = [make_cell(0.7 + 0.01 * seed, seed, method="plain") for seed in (1, 2, 3)]
+    runs += [make_cell(0.72 + 0.01 * seed, seed, method="parallel") for seed in (1, 2, 3)]
+    (table,) = [each.table for each in report.tables_of(runs, "plain") if each.stem == "comparison_dev"]
+    (row,) = table.rows
+    assert (row[1], row[4]) == ("parallel - plain", "+2.00")
+
+
+def test_sweeps_with_different_metrics_are_compared_on_a_common_one(tmp_path):
+    full = [
+        make_cell(0.6, seed, method="full", kind="full", metric="matthews", metrics={"matthews": 0.6, "accuracy": 0.82})
+        for seed in (1, 2)
+    ]
+    top = [make_cell(0.8, seed, method="top_layers 1", kind="top_layers") for seed in (1, 2)]
+    folders = [write_sweep(tmp_path / name, runs) for name, runs in (("one", full), ("other", top))]
+    report.write(folders)
+    differences = (tmp_path / "one" / "tables" / "comparison_dev.csv").read_text().splitlines()
+    assert differences[1].startswith('CoLA,top_layers 1 - full,"accuracy, dev",2,-2.00')
+    assert len(cells.read(str(tmp_path / "one" / "tables" / "all_cells.csv"))) == 4
 
 
 def test_sweeps_of_squad_have_no_tables_of_the_paper():
     squad = [cell for cell in sweep() if cell.task == "SQuAD"]
     assert [each.stem for each in report.tables_of(squad)] == ["comparison_dev", "summary_dev"]
-    assert "trade_off_Other_tasks" in [each.stem for each in report.figures_of(squad)]
+    assert "trade_off" in [each.stem for each in report.figures_of(squad)]
 
 
 def test_columns_of_numbers_are_aligned_to_the_right():

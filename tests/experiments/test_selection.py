@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adapter_bert.experiments.selection import best_of, select_best, with_metric
+from adapter_bert.experiments.selection import best_of, select_best, with_common_metrics, with_metric
 from tests.experiments.sweeps import make_cell, sweep
 from tests.helpers import assert_mentions, message_of
 
@@ -62,7 +62,24 @@ def test_selection_is_idempotent():
 
 def test_different_metrics_of_a_task_are_reported():
     message = message_of(select_best, [make_cell(), make_cell(seed=2, metric="f1")])
-    assert_mentions(message, "CoLA", "adapters 64", "accuracy", "f1")
+    assert_mentions(message, "CoLA", "accuracy", "f1")
+    other = make_cell(method="full", kind="full", metric="f1")
+    assert_mentions(message_of(select_best, [make_cell(), other]), "CoLA", "accuracy", "f1")
+
+
+def test_a_task_with_several_metrics_is_compared_on_one_that_all_runs_have():
+    one = make_cell(0.6, metric="matthews", metrics={"matthews": 0.6, "accuracy": 0.8})
+    other, diverged = make_cell(0.7), make_cell(None, 2, metric="matthews", metrics={})
+    elsewhere = make_cell(0.5, task="RTE", metric="f1")
+    compared = with_common_metrics([one, other, diverged, elsewhere])
+    assert [(cell.task, cell.metric, cell.dev) for cell in compared] == [
+        ("CoLA", "accuracy", 0.8),
+        ("CoLA", "accuracy", 0.7),
+        ("CoLA", "accuracy", None),
+        ("RTE", "f1", 0.5),
+    ]
+    message = message_of(with_common_metrics, [other, make_cell(metric="f1", metrics={"f1": 0.7})])
+    assert_mentions(message, "CoLA", "accuracy", "f1")
 
 
 def test_best_of_methods_is_one_method():
@@ -84,3 +101,10 @@ def test_another_metric_becomes_the_primary_one():
     ]
     (changed,) = with_metric(cells, "accuracy")
     assert (changed.metric, changed.dev, changed.test, changed.majority) == ("accuracy", 0.8, None, None)
+
+
+def test_diverged_runs_count_in_every_metric():
+    diverged = [make_cell(0.9, settings={"learning_rate": 1e-3})]
+    diverged.append(make_cell(None, 2, settings={"learning_rate": 1e-3}, metrics={}))
+    steady = _runs(3e-4, [0.7, 0.7])
+    assert select_best(with_metric(diverged + steady, "accuracy")) == with_metric(steady, "accuracy")

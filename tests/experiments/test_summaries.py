@@ -74,12 +74,12 @@ def test_few_and_constant_scores_have_their_intervals():
 
 def test_collapsed_runs_count_and_failed_ones_have_no_score():
     rte = summary_of("RTE", "full")
-    assert (rte.n, rte.collapsed, rte.failed) == (2, 1, 0)
+    assert (rte.n, rte.collapsed, rte.diverged) == (2, 1, 0)
     assert rte.minimum == pytest.approx(52.7)
     (all_failed,) = summarize([make_cell(None), make_cell(None, 2)])
-    assert (all_failed.n, all_failed.mean, all_failed.minimum, all_failed.failed) == (0, None, None, 2)
+    assert (all_failed.n, all_failed.mean, all_failed.minimum, all_failed.diverged) == (0, None, None, 2)
     (unlabelled,) = summarize([make_cell(0.5)], "test")
-    assert (unlabelled.n, unlabelled.failed) == (0, 0)
+    assert (unlabelled.n, unlabelled.diverged) == (0, 0)
 
 
 def test_two_runs_of_a_seed_are_reported():

@@ -16,11 +16,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.experiments import cells, launchers, summaries, sweep_file, sweep_runner, worker
-from adapter_bert.experiments.sweep_folder import MAX_CRASHES, SweepFolder
+from adapter_bert.experiments.sweep_folder import MAX_CRASHES, SweepFolder, Times, read_times
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.training import classification
 from adapter_bert.training.engine import Engine, WarmEngine
-from tests.helpers import ROOT, assert_mentions, message_of, write_cola
+from tests.helpers import ROOT, assert_mentions, message_of, write_cola, write_file
 
 TEXT = """
 tasks = ["CoLA"]
@@ -153,7 +153,7 @@ def test_results_of_another_version_are_rejected(finished, sweep, tmp_path):
     folder = SweepFolder(str(tmp_path / "copy"))
     folder.start(sweep)
     cell = sweep.grid_cells()[0]
-    folder.write_result(cell, finished.result(cell), 1.0)
+    folder.write_result(cell, finished.result(cell), Times(1.0))
     path = folder.cell_file(cell, "result.json")
     with open(path) as file:
         content = json.load(file)
@@ -163,13 +163,19 @@ def test_results_of_another_version_are_rejected(finished, sweep, tmp_path):
 
 
 @pytest.mark.long
-def test_known_results_are_not_computed_again(finished, sweep, tmp_path):
+def test_known_results_are_not_computed_again_and_keep_their_times(finished, sweep, tmp_path):
     folder = SweepFolder(str(tmp_path / "copy"))
     folder.start(sweep)
-    assert folder.add_known(sweep, finished.file("results.csv")) == 5
+    known = {result.name: result for result in cells.read(finished.file("results.csv"))}
+    times = read_times(finished.file("timings.csv"))
+    assert all(0 < each.seconds < each.wall_seconds for each in times.values()) and len(times) == 5
+    without = sorted(times)[0]
+    del times[without]
+    assert folder.add_known(sweep, known, times) == 5
     assert not folder.status(sweep).remaining
     folder.write_results(sweep)
     assert results_of(folder) == results_of(finished)
+    assert read_times(folder.file("timings.csv")) == {**times, without: Times(None, None)}
 
 
 @pytest.mark.long
@@ -271,14 +277,26 @@ def test_a_run_whose_loss_is_not_finite_has_no_score_and_is_not_selected(sweep_p
     (read,) = cells.read(folder.file("results.csv"))
     assert read == result
     (summary,) = summaries.summarize([read])
-    assert (summary.n, summary.failed) == (0, 1)
+    assert (summary.n, summary.diverged) == (0, 1)
 
 
-def test_options_of_a_scheduler_are_parsed():
-    assert sweep_runner.parse_options("timeout_min=600,slurm_partition=cpu") == {
-        "timeout_min": 600, "slurm_partition": "cpu",
-    }  # fmt: skip
-    assert_mentions(message_of(sweep_runner.parse_options, "fast"), "--slurm=fast", "fast")
+@pytest.mark.long
+def test_a_diverged_run_of_a_custom_regression_has_the_metric_of_the_others(tiny_bert, tmp_path):
+    rows = [f"{'very ' * (number % 4)}good,{number % 4}" for number in range(32)]
+    data = write_file(tmp_path, "scores.csv", "text,label\n" + "\n".join(rows))
+    flags = {"bert_dir": tiny_bert, "train_file": data, "task_type": "regression", "max_seq_length": 8}
+    path = write_file(
+        tmp_path,
+        "sweep.toml",
+        'tasks = ["scores"]\nseeds = [1]\n[flags]\n'
+        + "\n".join(f"{name} = {json.dumps(value)}" for name, value in flags.items())
+        + "\n[method.adapters]\neach.learning_rate = [1e-3, 1e30]\n",
+    )
+    sweep = sweep_file.read(path, {})
+    folder = run_here(sweep, str(tmp_path / "out"), WarmEngine())
+    finite, diverged = folder.write_results(sweep)
+    assert (finite.dev is None, diverged.dev) == (False, None)
+    assert finite.metric == diverged.metric == "spearman"
 
 
 def command(sweep_path: str, output_dir: str, *more: str) -> list:
@@ -314,18 +332,6 @@ def test_a_sweep_that_is_killed_three_times_ends_with_the_same_results(finished,
     done = subprocess.run(command(sweep_path, output, *flags), env=environment, stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0 and "| CoLA" in done.stdout
     assert results_of(SweepFolder(output)) == results_of(finished)
-
-
-@pytest.mark.long
-def test_a_dry_run_counts_runs_and_writes_nothing(sweep, tmp_path):
-    text = sweep_runner.estimate(sweep, SweepFolder(str(tmp_path / "out")), 2)
-    assert_mentions(text, "5 runs", "2 workers", "MB")
-    assert not os.path.exists(str(tmp_path / "out"))
-
-
-def test_a_dry_run_names_tasks_without_data(sweep_path, tmp_path):
-    sweep = sweep_file.read(sweep_path, {"data_dir": str(tmp_path / "nowhere")})
-    assert_mentions(sweep_runner.estimate(sweep, SweepFolder(str(tmp_path / "out")), 1), "CoLA", "nowhere")
 
 
 def test_a_warm_engine_keeps_few_graphs_and_notices_changed_bases(tiny_bert, cola_dir, tmp_path):

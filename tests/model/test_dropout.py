@@ -7,10 +7,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.model.dropout import dropout_stream
+from adapter_bert.model.dropout import dropout_stream, of_worker
 
 
-def masks(seed=1, step=0, stream=0, count_steps=True) -> list:
+def masks(seed=1, step=0, stream=0, count_steps=True, worker=0) -> list:
     """Return the outputs of two dropout layers for ones, in a first and a second run of the graph."""
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(seed)
@@ -19,7 +19,8 @@ def masks(seed=1, step=0, stream=0, count_steps=True) -> list:
         ones = tf.ones([50, 40])
         outputs = []
         for place in ("layer_0", "layer_1"):
-            with tf.variable_scope(place), dropout_stream(tf.constant(1) if stream == "tensor" else stream):
+            number = tf.constant(1) if stream == "tensor" else stream
+            with tf.variable_scope(place), of_worker(worker), dropout_stream(number):
                 outputs.append(modeling.dropout(ones, 0.3))
         session.run(tf.global_variables_initializer())
         if count_steps:
@@ -34,8 +35,8 @@ def test_the_same_step_has_the_same_mask_in_another_process():
     assert not np.array_equal(first, second), "another layer has another mask"
 
 
-@pytest.mark.parametrize("changes", [{"step": 1}, {"seed": 2}, {"stream": 1}])
-def test_another_step_seed_or_part_of_a_batch_has_an_independent_mask(changes):
+@pytest.mark.parametrize("changes", [{"step": 1}, {"seed": 2}, {"stream": 1}, {"worker": 1}])
+def test_another_step_seed_part_of_a_batch_or_worker_has_an_independent_mask(changes):
     agreement = np.mean((masks()[0] == 0) == (masks(**changes)[0] == 0))
     assert agreement == pytest.approx(0.3**2 + 0.7**2, abs=0.05)
 

@@ -14,6 +14,7 @@ from adapter_bert.common.json_files import read_object
 from adapter_bert.evaluation import scores
 from adapter_bert.model.heads import ROW
 from adapter_bert.pipeline import batches, records, tfrecords
+from adapter_bert.pipeline.records import Share
 from adapter_bert.training.evaluator import epoch_ends
 from adapter_bert.weights import packs
 from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
@@ -79,6 +80,22 @@ def small_pools():
 def trained_on(file, batch_size, total, seed=5, skip=0, epoch_size=103) -> list:
     """The batches of a training."""
     return run_batches(batches.training_input_fn(file, SEQ_LENGTH, epoch_size, total, seed, skip), batch_size)
+
+
+@pytest.mark.parametrize("pads_all", [False, True])
+def test_the_shares_of_workers_are_the_batches_of_one_process(file, pads_all):
+    def batches_of(share: Share) -> list:
+        if pads_all:
+            input_fn = records.file_based_input_fn_builder(file, SEQ_LENGTH, True, True, seed=5, share=share)
+        else:
+            input_fn = batches.training_input_fn(file, SEQ_LENGTH, 103, 12, 5, 2, share=share)
+        return numbers(run_batches(input_fn, 9, 10))
+
+    whole = batches_of(Share())
+    shares = [batches_of(Share(rank, 3)) for rank in range(3)]
+    assert len(whole) == 10
+    for index, batch in enumerate(whole):
+        assert [shares[position % 3][index][position // 3] for position in range(9)] == batch
 
 
 def plain_order(file, batch_size, total) -> list:

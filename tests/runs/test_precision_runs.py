@@ -7,6 +7,7 @@ import pytest
 
 from adapter_bert.common import system
 from adapter_bert.devices import compat
+from adapter_bert.model import loss_scale
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.weights import checkpoints, packs
 from tests.helpers import assert_mentions, message_of
@@ -31,7 +32,7 @@ def reduced(given) -> dict:
 def test_a_cpu_without_the_instructions_is_an_error_before_anything_is_written(reduced, monkeypatch):
     monkeypatch.setattr(system, "cpu_flags", lambda: frozenset(["avx2"]))
     assert_mentions(error_of(reduced, do_train=True), "bfloat16", "avx512_bf16", "float32")
-    assert_mentions(error_of(dict(reduced, precision="float8"), do_train=True), "float8", "float32, bfloat16")
+    assert_mentions(error_of(dict(reduced, precision="float8"), do_train=True), "float8", "float32, bfloat16, float16")
 
 
 def test_a_pack_is_float32_records_the_precision_and_runs_in_either(reduced, tmp_path):
@@ -50,13 +51,20 @@ def test_a_pack_is_float32_records_the_precision_and_runs_in_either(reduced, tmp
     np.testing.assert_allclose(*found, atol=0.03)
     assert not np.array_equal(*found)
     assert_mentions(
-        message_of(Predictor.from_run, reduced["output_dir"], precision="half"), "half", "float32, bfloat16"
+        message_of(Predictor.from_run, reduced["output_dir"], precision="half"), "half", "float32, bfloat16, float16"
     )
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("changes", [{}, {"tuning_mode": "top_layers", "tune_top_layers": 1}, {"tuning_mode": "full"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"tuning_mode": "top_layers", "tune_top_layers": 1}, {"tuning_mode": "full"}, {"precision": "float16"}],
+    ids=str,
+)
 def test_a_run_that_was_killed_ends_with_the_same_weights(reduced, tmp_path, monkeypatch, changes):
+    if changes.get("precision") == "float16":  # the graph for a GPU, which the CPU computes too, but slowly
+        monkeypatch.setattr(compat, "has_gpu", lambda: True)
+
     class Killed(BaseException):
         pass
 
@@ -74,11 +82,16 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(reduced, tmp_path, mon
         with pytest.raises(Killed):
             run(killed, do_train=True)
     assert checkpoints.find_latest(killed["output_dir"]).endswith("-8")
-    assert_mentions(error_of(dict(killed, precision="float32"), do_train=True), "precision", "bfloat16", "float32")
+    assert_mentions(
+        error_of(dict(killed, precision="float32"), do_train=True), "precision", killed["precision"], "float32"
+    )
     run(killed, do_train=True)
     ends = [checkpoints.find_latest(flags["output_dir"]) for flags in (whole, killed)]
     first, second = (checkpoints.read_tensors(end, sorted(checkpoints.read_shapes(end))) for end in ends)
     assert first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+    if changes.get("precision") == "float16":
+        state = checkpoints.read_tensors(checkpoints.optimizer_prefix(ends[1]), loss_scale.NAMES)
+        assert state["loss_scale/steps"] == checkpoints.read_step(ends[1]) > 8
 
 
 @pytest.mark.long

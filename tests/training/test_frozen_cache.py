@@ -20,7 +20,18 @@ from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.training import classification, frozen_cache
 from adapter_bert.training.engine import Engine, WarmEngine
 from adapter_bert.weights import checkpoints, packs
-from tests.helpers import assert_mentions, base_flags, recorded_log, tiny_config, write_bert, write_cola, write_squad
+from tests.helpers import (
+    assert_mentions,
+    base_flags,
+    command_line,
+    recorded_log,
+    run_command,
+    tiny_config,
+    write_bert,
+    write_cola,
+    write_squad,
+)
+from tests.kill import Program
 from tests.runs.helpers import error_of, pack_of, prepare, read_json, run
 
 TOP = {"tuning_mode": "top_layers", "tune_top_layers": 1}
@@ -214,12 +225,30 @@ def test_a_killed_run_continues_bit_for_bit_even_if_the_cache_was_deleted(flags,
     for path in states_of(killed):
         os.remove(path)
     run(killed)
-    for name in ("model.ckpt-16", "optimizer.ckpt-16"):
-        prefixes = [os.path.join(run["output_dir"], name) for run in (whole, killed)]
+    assert_same_checkpoints(whole, killed, 16)
+
+
+def assert_same_checkpoints(one: dict, other: dict, step: int) -> None:
+    """Check that two runs have the same weights and optimizer state at a step, bit for bit."""
+    for name in (f"model.ckpt-{step}", f"optimizer.ckpt-{step}"):
+        prefixes = [os.path.join(run["output_dir"], name) for run in (one, other)]
         names = list(checkpoints.read_shapes(prefixes[0]))
         assert names
-        for (name, value), (_, other) in zip(*(checkpoints.each_tensor(prefix, names) for prefix in prefixes)):
-            np.testing.assert_array_equal(value, other, name)
+        for (name, value), (_, found) in zip(*(checkpoints.each_tensor(prefix, names) for prefix in prefixes)):
+            np.testing.assert_array_equal(value, found, name)
+
+
+@pytest.mark.long
+def test_a_process_that_is_killed_while_it_reads_the_cache_continues_bit_for_bit(flags, tmp_path):
+    flags = {**flags, **UPPER, **CACHED, "num_train_epochs": 30.0, "save_checkpoints_steps": 8, "do_eval": False}
+    whole, killed = ({**flags, "output_dir": str(tmp_path / name)} for name in ("whole", "killed"))
+    run(whole)
+    assert states_of(whole)
+    program = Program(command_line(killed))
+    program.wait_until(lambda: os.path.exists(os.path.join(killed["output_dir"], "checkpoint"))).kill()
+    assert 0 < checkpoints.read_step(checkpoints.find_latest(killed["output_dir"])) < 240
+    assert run_command(killed).returncode == 0
+    assert_same_checkpoints(whole, killed, 240)
 
 
 @pytest.mark.long

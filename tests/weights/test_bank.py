@@ -103,7 +103,8 @@ def test_a_bank_of_an_invalid_base_is_not_created(base, tmp_path):
 def test_a_folder_that_is_not_a_bank_is_not_opened(tmp_path):
     for folder in (str(tmp_path / "none"), str(tmp_path)):
         assert_mentions(message_of(Bank.open, folder), folder, "scripts/bank.py create")
-    assert_mentions(message_of(Bank.open, "gs://bucket/bank"), "gs://bucket/bank", "local")
+    for folder in ("", "gs://bucket", "gs://bucket/"):
+        assert_mentions(message_of(Bank.open, folder), repr(folder), "folder")
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ class CustomData:
         return self.task_type == "regression"
 
     @property
+    def metrics(self) -> Tuple[str, ...]:
+        """Names of the metrics, the primary one first."""
+        return REGRESSION_METRICS if self.is_regression else CLASSIFICATION_METRICS
+
+    @property
     def splits_off_dev(self) -> bool:
         """Whether the dev split is a part of the training file."""
         return not self.dev_file and self.dev_fraction > 0
@@ -131,7 +136,7 @@ def read(
         rows["test"] = _read_test_file(data)
     if "dev" in wanted and not rows["dev"]:
         raise errors.UserError(f"{data.train_file} has too few rows per label to hold out a dev set: give --dev_file.")
-    task = Task(name, labels, REGRESSION_METRICS if data.is_regression else CLASSIFICATION_METRICS)
+    task = Task(name, labels, data.metrics)
     examples = {split: [_example(task, split, row) for row in rows[split]] for split in SPLITS if split in wanted}
     for split, found in examples.items():
         tf.logging.info("%s: %d %s rows%s", name, len(found), split, _label_summary(task, split, found))

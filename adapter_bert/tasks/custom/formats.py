@@ -12,7 +12,7 @@ import os
 import re
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from adapter_bert.common import errors, json_files
+from adapter_bert.common import errors, json_files, paths
 from adapter_bert.common.lazy_tensorflow import tf
 from adapter_bert.tasks import encodings
 from adapter_bert.tasks.custom import archives
@@ -222,10 +222,10 @@ def _load(place: str, text: str) -> Any:
 def _folder_files(root: str) -> Dict[str, Optional[bytes]]:
     content: Dict[str, Optional[bytes]] = {}
     for folder, _, names in tf.gfile.Walk(root):
-        # The real paths of the folders that lead here, from `root` on.
+        # The real paths of the folders that lead here, from `root` on. Remote folders are never links.
         parts = folder[len(root) :].strip("/").split("/")
-        chain = [os.path.realpath(os.path.join(root, *parts[:count])) for count in range(len(parts) + 1)]
-        target = os.path.join(os.path.realpath(folder), "")
+        chain = [paths.real(os.path.join(root, *parts[:count])) for count in range(len(parts) + 1)]
+        target = os.path.join(paths.real(folder), "")
         if folder != root and any(os.path.join(outer, "").startswith(target) for outer in chain[:-1]):
             raise errors.UserError(f"{folder} is a link to a folder that contains it: remove the link.")
         for name in names:

@@ -74,7 +74,7 @@ def write(path: str, lines: Iterable[str], replace: bool = True) -> None:
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(files.user_errors())
-            temporary = stack.enter_context(files.atomic_write(path, replace or "://" in path))
+            temporary = stack.enter_context(files.atomic_write(path, replace))
             writer = stack.enter_context(tf.gfile.GFile(temporary, "wb"))
             for line in lines:
                 writer.write(line.encode("utf-8", "backslashreplace"))

@@ -154,7 +154,7 @@ def read(folder: str, base: bases.Base, task: ImportedTask) -> packs.Pack:
     LayerNorms, the pack gets those of the base. Dropout rates, which matter only in training, are ignored.
     """
     if not os.path.isdir(folder):
-        raise errors.UserError(f"There is no folder {folder}; expected one written by AdapterHub's save_adapter.")
+        raise errors.UserError(f"There is no local folder {folder}; expected one written by AdapterHub's save_adapter.")
     path = os.path.join(folder, configs.CONFIG)
     described = configs.load(path)
     adapter = configs.read_adapter(path, described, base.config)

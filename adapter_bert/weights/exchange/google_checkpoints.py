@@ -15,7 +15,7 @@ from typing import List, Mapping, Optional, Sequence
 import numpy as np
 
 from adapter_bert import tasks
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, paths
 from adapter_bert.model import parameters
 from adapter_bert.weights import bases, checkpoints, fingerprints, packs
 from adapter_bert.weights.exchange import ImportedTask, outputs
@@ -173,8 +173,8 @@ def _move(paths: Sequence[str], folder: str) -> None:
 
 def _check_output(prefix: str, overwrite: bool) -> List[str]:
     """Return the files of the checkpoint that an export replaces; raise a `UserError` if it may not be replaced."""
-    if "://" in prefix:
-        raise errors.UserError(f"{prefix} is not local: write to a local folder, then copy the files.")
+    if paths.is_remote(prefix):
+        raise errors.UserError(f"--output={prefix} is not local: write to a local folder, then copy the files.")
     outputs.check_file(prefix)
     folder = os.path.realpath(checkpoints.folder_of(prefix))
     for place in (folder, os.path.dirname(folder)):

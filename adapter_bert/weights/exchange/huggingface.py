@@ -99,7 +99,7 @@ def convert(hf_dir: str, output_dir: str, overwrite: bool = False) -> Conversion
     The folder `output_dir` appears, or replaces an earlier conversion, once it is complete.
     """
     if not os.path.isdir(hf_dir):
-        raise errors.UserError(f"There is no folder {hf_dir}; expected a downloaded Hugging Face model.")
+        raise errors.UserError(f"There is no local folder {hf_dir}; expected a downloaded Hugging Face model.")
     output = outputs.OutputFolder(output_dir, GOOGLE_FILES, overwrite, hf_dir)
     config_path = os.path.join(hf_dir, HF_CONFIG)
     config = google_config(json_files.read_object(config_path, _ADVICE), config_path)

@@ -10,7 +10,7 @@ import contextlib
 import os
 from typing import Iterator, Sequence
 
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, paths
 from adapter_bert.weights import bank, packs
 from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
 
@@ -19,8 +19,6 @@ def check_place(path: str, *sources: str) -> None:
     """Raise a `UserError` if an output would be in a bank, or in one of the folders that it is made from."""
     if not path:
         raise errors.UserError("--output or --output_dir is empty; expected the path of the output.")
-    if "://" in path:
-        return
     outer = bank.containing(path)
     if outer:
         raise errors.UserError(f"The output {path} would be inside the bank {outer}; choose another folder.")
@@ -33,7 +31,7 @@ def check_file(path: str) -> None:
     """Raise a `UserError` if a file, or a checkpoint with this prefix, would be in a bank or in the folder of a run."""
     check_place(path)
     folder = os.path.dirname(path) or "."
-    if "://" not in path and os.path.exists(os.path.join(folder, SETTINGS_FILE)) and RunFolder(folder).holds_run():
+    if paths.exists(os.path.join(folder, SETTINGS_FILE)) and RunFolder(folder).holds_run():
         raise errors.UserError(f"The output {path} would be in the folder of a run; choose another folder.")
 
 
@@ -42,9 +40,9 @@ def check_pack(path: str, overwrite: bool) -> None:
     check_file(path)
     if not overwrite:
         files.check_absent(path)
-    elif os.path.lexists(path):
+    elif paths.is_taken(path):
         with replaces_only("packs"):
-            if not os.path.isfile(path):
+            if not paths.is_file(path):
                 raise errors.UserError(f"{path} is not a file.")
             packs.read_config(path)
 
@@ -73,8 +71,11 @@ class OutputFolder:
 
         `sources` are folders that the files are made from.
         """
-        if "://" in path:
-            raise errors.UserError(f"{path} is not a local folder: write to a local one, then copy it.")
+        if paths.is_remote(path):
+            raise errors.UserError(
+                f"The output folder (--output, --output_dir) must be local, found {path}: write to a local one, then "
+                "copy it."
+            )
         check_place(path, *sources)
         self.path = os.path.realpath(path)
         if _is_in_use(self.path):

@@ -18,6 +18,7 @@ from adapter_bert.weights.bases import ARCHITECTURE, Base
 from adapter_bert.weights.exchange import hub
 from tests.helpers import SHARED, assert_mentions, base_flags, message_of, tiny_config, write_bert, write_file
 from tests.runs.helpers import read_json, run
+from tests.runs.remote import new_bucket, upload
 from tests.weights.exchange.hub_modules import LAYOUTS, archive, export
 
 if compat.tensorflow_version() < (2, 0):
@@ -127,6 +128,12 @@ def test_a_module_that_does_not_record_its_case_leaves_it_to_the_flag(layout, ba
     assert hub.use_module(settings).do_lower_case is False
     with open(os.path.join(hub.provide(module), hub.RECORD_NAME)) as file:
         assert json.load(file) == {"handle": module, "do_lower_case": None}
+
+
+def test_a_remote_module_is_read_in_place(module, base):
+    remote = upload(module, f"{new_bucket()}/module")
+    assert_same_base(Base.find(hub.provide(remote)), base)
+    assert_mentions(message_of(hub.provide, remote + "/none"), remote + "/none", "saved_model.pb")
 
 
 def test_another_module_in_the_same_folder_is_converted_again(base, tmp_path):
