@@ -158,14 +158,14 @@ def _finish(axes: Axes, summaries: Sequence[Summary], split: str) -> None:
     metric = "/".join(dict.fromkeys(each.metric for each in summaries)) or "Score"
     axes.set_ylabel(f"{metric.capitalize()} on {split} (%)")
     seeds = _count([each.n for each in summaries], "seed")
-    axes.set_title(f"{axes.get_title()}: mean ± s.e.m., {seeds}", fontsize="medium")
+    axes.set_title(f"{axes.get_title()}\nmean ± s.e.m., {seeds}", fontsize="medium")
     if summaries:
         _add_legend(axes)
 
 
 def _add_legend(axes: Axes) -> None:
     """Add a legend below the axes, where it covers no data."""
-    axes.legend(fontsize="small", ncol=3, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    axes.legend(fontsize="small", ncol=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
 def _by_value(cells: Sequence[CellResult], flag: str, split: str) -> Dict[Any, Summary]:
@@ -216,7 +216,7 @@ def learning_rate_figure(cells: Sequence[CellResult], tasks: Sequence[str], spli
         axes.set_xscale("log")
         axes.set_xticks(sorted(rates))
         labels = [np.format_float_scientific(rate, trim="-", exp_digits=1) for rate in sorted(rates)]
-        axes.set_xticklabels(labels, rotation=45)
+        axes.set_xticklabels(labels, fontsize="small")
         axes.minorticks_off()
         axes.set_xlabel("Learning rate")
         _finish(axes, summaries, split)
@@ -239,7 +239,7 @@ def expected_performance_figure(cells: Sequence[CellResult]) -> Figure:
             numbers = range(1, len(curves[0]) + 1)
             axes.plot(numbers, np.mean(curves, axis=0), line, color=color, marker=marker, label=method)
             axes.fill_between(numbers, np.min(curves, axis=0), np.max(curves, axis=0), color=color, alpha=0.15, lw=0)
-        axes.set_title(f"{task}: expected validation performance", fontsize="medium")
+        axes.set_title(f"{task}\nexpected validation performance", fontsize="medium")
         axes.set_xlabel("Settings tried")
         axes.set_ylabel(f"{runs[0].metric.capitalize()} on dev, best so far (%)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

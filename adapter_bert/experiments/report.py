@@ -23,6 +23,7 @@ from adapter_bert.experiments.summaries import Comparison, compare, compare_over
 from adapter_bert.experiments.tables import ResultTable
 
 OUTPUT_FILE = "report.html"
+_WIDE = 8.0  # inches; wider figures have several panels, and take a whole row of the page
 _GLUE = [task for task, _ in published.GLUE_TASKS.values()]
 
 
@@ -62,11 +63,12 @@ def write(folders: Sequence[str], output: str = "") -> str:
         each.table.save(os.path.join(folder, "tables", each.stem))
     if len(records) > 1:
         cell_files.write(os.path.join(folder, "tables", "all_cells.csv"), results)
-    images = []
+    pictures = []
     for stem, caption, figure in figures_of(results):
         _, svg = figures.save(figure, os.path.join(folder, "figures", stem))
-        images.append((caption, files.read_bytes(svg, f"Cannot read {svg}")))
-    files.write_text(output, render(records, shown, images))
+        content = files.read_bytes(svg, f"Cannot read {svg}")
+        pictures.append(web_page.image(content, caption, figure.get_figwidth() > _WIDE))
+    files.write_text(output, render(records, shown, pictures))
     return output
 
 
@@ -189,19 +191,18 @@ def _as_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def render(records: Sequence[SweepRecord], shown: Sequence[TableOfReport], images: Sequence[Tuple[str, bytes]]) -> str:
-    """Return the page; `images` are pairs of caption and SVG."""
+def render(records: Sequence[SweepRecord], shown: Sequence[TableOfReport], pictures: Sequence[str]) -> str:
+    """Return the page; `pictures` are HTML."""
     blocks: Dict[str, List[str]] = {"comparison": [], "summary": [], "paper": []}
     for stem, caption, table in shown:
         block = blocks.get(stem.split("_")[0], blocks["paper"])
         block.append(f"<h3>{web_page.escape(caption)}</h3>{web_page.table(caption, table)}")
-    pictures = "\n".join(web_page.image(svg, caption) for caption, svg in images)
     sections = {
         "Summary": _of_each(records, _summary),
         "Comparison of methods": "\n".join(blocks["comparison"]),
         "Results": "\n".join(blocks["summary"]),
         "Next to the paper": "\n".join(blocks["paper"]),
-        "Figures": f'<div class="figures">{pictures}</div>' if images else "",
+        "Figures": '<div class="figures">{}</div>'.format("\n".join(pictures)) if pictures else "",
         "Settings": _of_each(records, _settings),
         "Cells": _of_each(records, _cells),
     }
@@ -222,7 +223,7 @@ def _summary(record: SweepRecord) -> str:
     values = {
         "Cells": ", ".join(f"{number} {state}" for number, state in states if number or state == DONE),
         "Collapsed": f"{sum(cell.collapsed for cell in record.results)} (all predictions are the same)",
-        "Time of all training steps": format_seconds(record.training_seconds),
+        "Time of all training steps": format_seconds(record.training_seconds) if record.training_seconds else "unknown",
         "Program": sweep["program"],
         "Tasks": ", ".join(sweep["tasks"]),
         "Methods": ", ".join(method["name"] for method in sweep["methods"]),

@@ -76,10 +76,11 @@ def run(sweep: Sweep, folder: SweepFolder, workers: int) -> bool:
         print(tables.summary_table(summaries.summarize(results)).markdown())
     status = folder.status(sweep)
     _report_failures(folder, status.failures)
-    training = progress.format_seconds(sum(folder.times(result.name).seconds or 0.0 for result in results))
+    training = sum(folder.times(result.name).seconds or 0.0 for result in results)
+    steps = f" with {progress.format_seconds(training)} of training steps" if training else ""
     here = progress.format_seconds(time.monotonic() - started)
-    message = "***** %d runs with %s of training steps, %s in this command: %s *****"
-    tf.logging.info(message, len(results), training, here, folder.file(RESULTS_FILE))
+    path = folder.file(RESULTS_FILE)
+    tf.logging.info("***** %d runs%s, %s in this command: %s *****", len(results), steps, here, path)
     return not status.failures
 
 

@@ -42,7 +42,7 @@ _STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--text); font: 16px/1.5 system-ui, sans-serif;
   -webkit-text-size-adjust: 100%; }
-main { max-width: 76rem; margin: 0 auto; padding: 1rem 1rem 4rem; overflow-wrap: anywhere; }
+main { max-width: 80rem; margin: 0 auto; padding: 1rem 1rem 4rem; overflow-wrap: anywhere; }
 h1 { line-height: 1.2; margin: .5rem 0 1rem; }
 h2 { margin: 2.5rem 0 .75rem; padding-bottom: .3rem; border-bottom: 1px solid var(--line); }
 h3 { margin: 1.5rem 0 .5rem; }
@@ -56,7 +56,7 @@ table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant
 caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
 th, td { padding: .35rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 thead th { background: var(--panel); vertical-align: bottom; white-space: normal; min-width: 4.5rem; }
-tbody th { position: sticky; left: 0; min-width: clamp(6.5rem, 17vw, 12rem); max-width: 16rem; background: var(--back);
+tbody th { position: sticky; left: 0; min-width: clamp(7.75rem, 17vw, 12rem); max-width: 16rem; background: var(--back);
   font-weight: 600; white-space: normal; overflow-wrap: anywhere; }
 .left, tbody th, th:first-child { text-align: left; }
 tbody tr:last-child > * { border-bottom: 0; }
@@ -70,6 +70,8 @@ figure { margin: 0; }
 figcaption { color: var(--soft); font-size: .85rem; }
 figure img { display: block; width: 100%; max-width: 40rem; height: auto; background: #fff; border-radius: 6px;
   border: 1px solid var(--line); }
+.wide { grid-column: 1 / -1; }
+.wide img { max-width: 64rem; }
 details { margin: .4rem 0; border: 1px solid var(--line); border-radius: 6px; }
 details > :not(summary) { margin-left: .8rem; margin-right: .8rem; }
 summary { padding: .45rem .8rem; cursor: pointer; background: var(--panel); border-radius: 6px; }
@@ -117,7 +119,8 @@ def table(caption: str, content: ResultTable, is_text: bool = False) -> str:
     rows = []
     for first, *others in content.rows:
         cells = "".join(f"<td{side}>{escape(text)}</td>" for side, text in zip(sides[1:], others))
-        rows.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
+        name = escape(first).replace("_", "_<wbr>")  # break long names of tasks there
+        rows.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
     style = ' class="text"' if is_text else ""
     label = escape(caption)
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in content.notes)
@@ -137,12 +140,13 @@ def text_block(label: str, text: str) -> str:
     return f'<pre role="region" aria-label="{escape(label)}" tabindex="0">{escape(text)}</pre>'
 
 
-def image(svg: bytes, caption: str) -> str:
+def image(svg: bytes, caption: str, is_wide: bool = False) -> str:
     """Return a figure. Embedded as an image, an SVG runs no scripts, and its identifiers cannot clash with others."""
     data = base64.b64encode(svg).decode("ascii")
     label = escape(caption)
     source = f"data:image/svg+xml;base64,{data}"
-    return f'<figure><img src="{source}" alt="{label}"><figcaption>{label}</figcaption></figure>'
+    style = ' class="wide"' if is_wide else ""
+    return f'<figure{style}><img src="{source}" alt="{label}"><figcaption>{label}</figcaption></figure>'
 
 
 def curve(caption: str, x_label: str, points: Sequence[Tuple[float, Optional[float]]]) -> str:

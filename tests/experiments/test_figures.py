@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import numpy as np
@@ -75,6 +76,17 @@ def test_collapsed_runs_are_marked():
     assert "Has collapsed runs" in [text.get_text() for text in axes.get_legend().get_texts()]
     axes = figures.params_figure(sweep(), ["CoLA"]).axes[0]
     assert "Has collapsed runs" not in [line.get_label() for line in axes.lines]
+
+
+@pytest.mark.parametrize("draw", [figures.params_figure, figures.learning_rate_figure])
+def test_long_names_fit_and_the_legend_covers_no_label(draw):
+    task = "crowdflower_us_economic_performance"
+    figure = draw([dataclasses.replace(cell, task=task) for cell in rate_cells()], [task])
+    (axes,) = figure.axes
+    figure.canvas.draw()
+    title, label, legend = (each.get_window_extent() for each in (axes.title, axes.xaxis.label, axes.get_legend()))
+    assert 0 <= title.x0 < title.x1 <= figure.bbox.width
+    assert not legend.overlaps(label)
 
 
 def test_series_differ_without_color():

@@ -96,7 +96,7 @@ def read_report(folder, output="") -> str:
 class Outline(html.parser.HTMLParser):
     """Collect elements, texts and attributes of a page, and check that all elements are closed."""
 
-    VOID = ("meta", "img", "path", "circle", "polyline", "br")
+    VOID = ("meta", "img", "path", "circle", "polyline", "br", "wbr")
 
     def __init__(self, text: str) -> None:
         super().__init__()
