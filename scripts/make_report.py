@@ -22,7 +22,7 @@ from absl import app, flags
 
 from adapter_bert.common import errors, logs
 from adapter_bert.experiments import report
-from adapter_bert.experiments.sweep_folder import RESULTS_FILE, SweepFolder
+from adapter_bert.experiments.sweep_folder import RESULTS_FILE, SWEEP_FILE, SweepFolder
 from adapter_bert.settings import flags as settings_lib
 
 FLAGS = flags.FLAGS
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
         try:
             folder.write_results(folder.sweep())
         except errors.UserError as error:
-            if os.path.exists(folder.file("sweep.json")):  # otherwise the report raises the same error
+            if os.path.exists(folder.file(SWEEP_FILE)):  # otherwise the report raises the same error
                 tf.logging.warning("%s is not updated: %s", folder.file(RESULTS_FILE), error)
     print(report.write(FLAGS.sweep, FLAGS.output))
 

@@ -58,7 +58,7 @@ def write(folders: Sequence[str], output: str = "") -> str:
     output = output or os.path.join(folder, OUTPUT_FILE)
     for path in (os.path.join(folder, "tables"), os.path.join(folder, "figures"), os.path.dirname(output) or "."):
         files.make_folder(path)
-    shown = tables_of(results, records[0].sweep["methods"][0]["name"])
+    shown = tables_of(results, records[0].sweep.methods[0].name)
     for each in shown:
         each.table.save(os.path.join(folder, "tables", each.stem))
     if len(records) > 1:
@@ -224,10 +224,10 @@ def _summary(record: SweepRecord) -> str:
         "Cells": ", ".join(f"{number} {state}" for number, state in states if number or state == DONE),
         "Collapsed": f"{sum(cell.collapsed for cell in record.results)} (all predictions are the same)",
         "Time of all training steps": format_seconds(record.training_seconds) if record.training_seconds else "unknown",
-        "Program": sweep["program"],
-        "Tasks": ", ".join(sweep["tasks"]),
-        "Methods": ", ".join(method["name"] for method in sweep["methods"]),
-        "Seeds": ", ".join(map(str, sweep["seeds"])),
+        "Program": sweep.program,
+        "Tasks": ", ".join(sweep.tasks),
+        "Methods": ", ".join(method.name for method in sweep.methods),
+        "Seeds": ", ".join(map(str, sweep.seeds)),
     }
     missing = sum(cell.state == DONE and cell.result is None for cell in record.cells)
     if missing:
@@ -239,13 +239,13 @@ def _summary(record: SweepRecord) -> str:
 
 def _settings(record: SweepRecord) -> str:
     sweep = record.sweep
-    rows = [("all cells", _flags(sweep["flags"]), "", "")]
-    rows += [(f"task {task}", _flags(flags), "", "") for task, flags in sweep["task_flags"].items()]
+    rows = [("all cells", _flags(sweep.flags), "", "")]
+    rows += [(f"task {task}", _flags(flags), "", "") for task, flags in sweep.task_flags.items()]
     rows += [
-        (f"method {method['name']}", _flags(method["flags"]), _flags(method["swept"]), _flags(method["grid"]))
-        for method in sweep["methods"]
+        (f"method {method.name}", _flags(method.flags), _flags(method.swept), _flags(method.grid))
+        for method in sweep.methods
     ]
-    note = f"Seeds of the whole grid: {', '.join(map(str, sweep['grid_seeds']))}."
+    note = f"Seeds of the whole grid: {', '.join(map(str, sweep.grid_seeds))}."
     headers = ["Applies to", "Flags", "Value of each", "Grid, best on dev"]
     return web_page.table("Settings", ResultTable(headers, rows, [note]), is_text=True)
 

@@ -7,35 +7,25 @@ import dataclasses
 import os
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-import numpy as np
-
 from adapter_bert.common import errors, json_files
 from adapter_bert.evaluation.history import History
-from adapter_bert.experiments import cells, sweep_folder
+from adapter_bert.experiments import cells
 from adapter_bert.experiments.cells import CellResult
+from adapter_bert.experiments.sweep_file import Sweep
+from adapter_bert.experiments.sweep_folder import (
+    FAILURE_FILE,
+    LOG_FILE,
+    RESULT_FILE,
+    RESULTS_FILE,
+    TIMINGS_FILE,
+    SweepFolder,
+    read_times,
+)
 from adapter_bert.weights.run_folder import RunFolder
 
-VERSION = 1
-RESULTS_FILE = "results.csv"
-_SWEEP_FILE, _RESULT_FILE, _FAILURE_FILE, _LOG_FILE = "sweep.json", "result.json", "failure.json", "log.txt"
 DONE, FAILED, UNFINISHED = "done", "failed", "unfinished"
 # Enough for the progress of a run, or for the traceback at its end.
 _LOG_LINES = 200
-_SWEEP_TYPES = {
-    "program": str,
-    "tasks": Sequence[str],
-    "seeds": Sequence[int],
-    "grid_seeds": Sequence[int],
-    "flags": Mapping[str, Any],
-    "task_flags": Mapping[str, Mapping[str, Any]],
-    "methods": Sequence[Mapping[str, Any]],
-}
-_METHOD_TYPES = {
-    "name": str,
-    "flags": Mapping[str, Any],
-    "swept": Mapping[str, Any],
-    "grid": Mapping[str, Sequence[Any]],
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +46,7 @@ class SweepRecord:
     """The content of a sweep's folder."""
 
     name: str
-    sweep: Mapping[str, Any]
+    sweep: Sweep
     results: Tuple[CellResult, ...]
     cells: Tuple[CellRecord, ...]  # those that have started, by name
     training_seconds: float = 0.0  # of the finished cells whose times are known
@@ -67,55 +57,39 @@ class SweepRecord:
 
     @property
     def not_started(self) -> int:
-        """Number of cells without any files. The best setting of a grid also runs with the remaining seeds."""
-        total, more = 0, len(self.sweep["seeds"]) - len(self.sweep["grid_seeds"])
-        for method in self.sweep["methods"]:
-            points = int(np.prod([len(values) for values in method["grid"].values()]))
-            total += points * len(self.sweep["grid_seeds"]) + more if points > 1 else len(self.sweep["seeds"])
-        return max(total * len(self.sweep["tasks"]) - len(self.cells), 0)
+        """Number of cells without any files."""
+        return max(self.sweep.num_cells - len(self.cells), 0)
 
 
 def read(folder: str) -> SweepRecord:
     """Read a sweep's folder; raise a `UserError` if it is not one, or if it is of another version."""
-    sweep = _read_sweep(os.path.join(folder, _SWEEP_FILE))
+    sweep = SweepFolder(folder).recorded_sweep()
     path = os.path.join(folder, RESULTS_FILE)
     results = cells.read(path) if os.path.exists(path) else []
     by_name = {result.name: result for result in results}
     paths = {name: os.path.join(folder, "cells", *name.split("/")) for name in by_name}
     paths.update(_find_cells(os.path.join(folder, "cells")))
     records = [_read_cell(name, path, by_name.get(name)) for name, path in sorted(paths.items())]
-    times = sweep_folder.read_times(os.path.join(folder, sweep_folder.TIMINGS_FILE)).values()
+    times = read_times(os.path.join(folder, TIMINGS_FILE)).values()
     training_seconds = sum(each.seconds or 0.0 for each in times)
     name = os.path.basename(os.path.realpath(folder))
     return SweepRecord(name, sweep, tuple(results), tuple(records), training_seconds)
 
 
-def _read_sweep(path: str) -> Dict[str, Any]:
-    content = json_files.read_object(path, "Use the output folder of a sweep.")
-    if content.get("version") != VERSION:
-        found = json_files.describe(content.get("version"))
-        raise errors.UserError(f"{path} has version {found}; expected {VERSION}. Run the sweep with this release.")
-    json_files.check_types(content, {"sweep": Mapping[str, Any]}, path)
-    json_files.check_types(content["sweep"], _SWEEP_TYPES, path)
-    for method in content["sweep"]["methods"]:
-        json_files.check_types(method, _METHOD_TYPES, f"{path}: methods")
-    return content["sweep"]
-
-
 def _find_cells(root: str) -> Iterator[Tuple[str, str]]:
     """Yield the name and the path of each folder with files of a cell."""
     for path, folders, names in os.walk(root):
-        if {_RESULT_FILE, _FAILURE_FILE, _LOG_FILE} & set(names):
+        if {RESULT_FILE, FAILURE_FILE, LOG_FILE} & set(names):
             folders.clear()
             yield os.path.relpath(path, root).replace(os.sep, "/"), path
 
 
 def _read_cell(name: str, path: str, result: Optional[CellResult]) -> CellRecord:
-    state, error, log = UNFINISHED, "", _read_log(os.path.join(path, _LOG_FILE))
+    state, error, log = UNFINISHED, "", _read_log(os.path.join(path, LOG_FILE))
     settings: Dict[str, Any] = {}
     history = None
-    failure_path = os.path.join(path, _FAILURE_FILE)
-    if result or os.path.exists(os.path.join(path, _RESULT_FILE)):
+    failure_path = os.path.join(path, FAILURE_FILE)
+    if result or os.path.exists(os.path.join(path, RESULT_FILE)):
         state = DONE
     elif os.path.exists(failure_path):
         state = FAILED

@@ -28,10 +28,11 @@ import itertools
 import os
 import re
 import sys
+import typing
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple, Type
 
 from adapter_bert import tasks
-from adapter_bert.common import errors, files
+from adapter_bert.common import errors, files, json_files
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.settings.flags import from_values
 from adapter_bert.settings.groups import Settings
@@ -164,17 +165,17 @@ class Sweep:
 
 
 def from_description(path: str, described: Mapping[str, Any]) -> Sweep:
-    """Rebuild a sweep from the output of `Sweep.describe`, as read from a file."""
-    try:
-        values = {field.name: described[field.name] for field in dataclasses.fields(Sweep) if field.name != "path"}
-        for name in ("tasks", "seeds", "grid_seeds"):
-            values[name] = tuple(values[name])
-        values["methods"] = tuple(Method(**each) for each in values["methods"])
-        sweep = Sweep(path, **values)
-        _check_cells(sweep)
-    except (KeyError, TypeError) as error:
-        raise errors.UserError(f"{path} is damaged ({errors.reason(error)}). Use another --output_dir.") from None
-    return sweep
+    """Rebuild a sweep from the output of `Sweep.describe`, as read from the file `path`; see also `check_cells`."""
+    hints = {**typing.get_type_hints(Sweep), "path": Any, "methods": Sequence[Mapping[str, Any]]}
+    json_files.check_types(described, hints, path)
+    values = {name: described[name] for name in hints if name != "path"}
+    for name in ("tasks", "seeds", "grid_seeds"):
+        values[name] = tuple(values[name])
+    hints = typing.get_type_hints(Method)
+    for method in values["methods"]:
+        json_files.check_types(method, hints, f"{path}: methods")
+    values["methods"] = tuple(Method(**{name: method[name] for name in hints}) for method in values["methods"])
+    return Sweep(path, **values)
 
 
 def preset_path(name: str) -> str:
@@ -201,8 +202,6 @@ def read(path: str, changes: Mapping[str, Any]) -> Sweep:
 def _parse(path: str, content: Dict[str, Any], changes: Mapping[str, Any]) -> Sweep:
     _check_keys(content, _KEYS, "key")
     program = content.get("program", "run_classifier.py")
-    if program not in list(PROGRAMS):
-        raise errors.unknown("program", program, PROGRAMS)
     lists = {**content, **{key: changes[key] for key in ("tasks", "seeds") if changes.get(key)}}
     names, seeds = _list(lists, "tasks", str), _list(lists, "seeds", int)
     grid_seeds = _list(content, "grid_seeds", int) if "grid_seeds" in content else seeds
@@ -233,7 +232,7 @@ def _parse(path: str, content: Dict[str, Any], changes: Mapping[str, Any]) -> Sw
         {name: flags for name, flags in described["task_flags"].items() if name in names},
         tuple(each for name, table in _table(content, "method").items() for each in _methods(name, table)),
     )
-    _check_cells(sweep)
+    check_cells(sweep)
     return sweep
 
 
@@ -274,7 +273,10 @@ def _methods(name: str, table: Any) -> Iterator[Method]:
         yield Method(label, {**flags, **swept}, swept, grids["grid"])
 
 
-def _check_cells(sweep: Sweep) -> None:
+def check_cells(sweep: Sweep) -> None:
+    """Raise a `UserError` if the cells have invalid names or flags, or if there are none or too many."""
+    if sweep.program not in list(PROGRAMS):
+        raise errors.unknown("program", sweep.program, PROGRAMS)
     if not sweep.methods:
         raise errors.UserError("there is no method; expected e.g. [method.adapters].")
     for name, count in collections.Counter(method.name for method in sweep.methods).items():

@@ -26,7 +26,8 @@ from adapter_bert.experiments.sweep_file import Cell, Sweep
 
 VERSION = 1
 RESULTS_FILE, TIMINGS_FILE = "results.csv", "timings.csv"
-_SWEEP_FILE, _RESULT_FILE, _FAILURE_FILE, _CRASHES_FILE = "sweep.json", "result.json", "failure.json", "crashes.json"
+SWEEP_FILE, RESULT_FILE, FAILURE_FILE, LOG_FILE = "sweep.json", "result.json", "failure.json", "log.txt"
+_CRASHES_FILE = "crashes.json"
 _LOG_LINES = 20
 # Number of times that a cell may kill its worker, e.g. by running out of memory, before it counts as failed.
 MAX_CRASHES = 3
@@ -69,7 +70,7 @@ class SweepFolder:
 
     def exists(self) -> bool:
         """Return whether the folder belongs to a sweep."""
-        return os.path.exists(self.file(_SWEEP_FILE))
+        return os.path.exists(self.file(SWEEP_FILE))
 
     def start(self, sweep: Sweep) -> Sweep:
         """Create the folder, or check that it belongs to this sweep; an error lists the differences.
@@ -92,20 +93,26 @@ class SweepFolder:
         if os.path.isdir(self.path) and os.listdir(self.path):
             raise errors.UserError(f"{self.path} is not empty and not a sweep: use another --output_dir.")
         files.make_folder(self.path)
-        files.write_json(self.file(_SWEEP_FILE), {"version": VERSION, "sweep": described})
+        files.write_json(self.file(SWEEP_FILE), {"version": VERSION, "sweep": described})
         return sweep
 
     def _read_sweep(self) -> Dict[str, Any]:
-        path = self.file(_SWEEP_FILE)
+        path = self.file(SWEEP_FILE)
         content = json_files.read_object(path, "Use the output folder of a sweep.")
         if content.get("version") != VERSION:
             raise errors.UserError(f"{path} has version {content.get('version')!r:.60}; expected {VERSION}.")
         json_files.check_types(content, {"sweep": Mapping[str, Any]}, path)
         return dict(content["sweep"])
 
+    def recorded_sweep(self) -> Sweep:
+        """Return the sweep of this folder. It may be invalid, e.g. have flags that this release does not know."""
+        return sweep_file.from_description(self.file(SWEEP_FILE), self._read_sweep())
+
     def sweep(self) -> Sweep:
-        """Return the sweep of this folder."""
-        return sweep_file.from_description(self.file(_SWEEP_FILE), self._read_sweep())
+        """Return the sweep of this folder; raise a `UserError` if it is invalid."""
+        sweep = self.recorded_sweep()
+        sweep_file.check_cells(sweep)
+        return sweep
 
     # --------------------------------------------------------------------------------------------- a cell
 
@@ -132,7 +139,7 @@ class SweepFolder:
 
     def result(self, cell: Cell) -> Optional[CellResult]:
         """Read the result of a cell; None if it has not finished."""
-        path = self.cell_file(cell, _RESULT_FILE)
+        path = self.cell_file(cell, RESULT_FILE)
         if not os.path.exists(path):
             return None
         content = json_files.read_object(path, "Delete it to run the cell again.")
@@ -146,23 +153,23 @@ class SweepFolder:
 
     def failure(self, cell: Cell) -> Optional[str]:
         """Return why a cell has failed; None if it has not."""
-        path = self.cell_file(cell, _FAILURE_FILE)
+        path = self.cell_file(cell, FAILURE_FILE)
         return str(json_files.read_object(path).get("error")) if os.path.exists(path) else None
 
     def write_result(self, cell: Cell, result: CellResult, times: Times) -> None:
         """Record that a cell has finished."""
         os.makedirs(self.cell_file(cell), exist_ok=True)
         content = {"version": cells.VERSION, **dataclasses.asdict(result), **times._asdict()}
-        files.write_json(self.cell_file(cell, _RESULT_FILE), content)
+        files.write_json(self.cell_file(cell, RESULT_FILE), content)
 
     def write_failure(self, cell: Cell, error: str) -> None:
         """Record that a cell has failed, with the end of its log."""
-        log = self.cell_file(cell, "log.txt")
+        log = self.cell_file(cell, LOG_FILE)
         lines: List[str] = []
         if os.path.exists(log):
             with open(log, encoding="utf-8", errors="replace") as file:
                 lines = list(collections.deque((line.rstrip("\n") for line in file), _LOG_LINES))
-        files.write_json(self.cell_file(cell, _FAILURE_FILE), {"error": error, "log": lines})
+        files.write_json(self.cell_file(cell, FAILURE_FILE), {"error": error, "log": lines})
 
     def add_known(self, sweep: Sweep, known: Mapping[str, CellResult], times: Mapping[str, Times]) -> int:
         """Import the results and times of unfinished cells, both by name of the cell; return the number of results."""
@@ -178,7 +185,7 @@ class SweepFolder:
     def forget_failures(self, sweep: Sweep) -> None:
         """Let failed cells run again."""
         for cell in all_cells(sweep, self.result, self.failure):
-            for name in (_FAILURE_FILE, _CRASHES_FILE):
+            for name in (FAILURE_FILE, _CRASHES_FILE):
                 if os.path.exists(self.cell_file(cell, name)):
                     os.remove(self.cell_file(cell, name))
 
@@ -219,7 +226,7 @@ class SweepFolder:
 
     def times(self, name: str) -> Times:
         """Return the times of a finished cell."""
-        content = json_files.read_object(os.path.join(self.path, "cells", *name.split("/"), _RESULT_FILE))
+        content = json_files.read_object(os.path.join(self.path, "cells", *name.split("/"), RESULT_FILE))
         return Times(*(content.get(field) for field in Times._fields))
 
 

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common import errors, progress
 from adapter_bert.experiments import launchers, selection, summaries, tables
 from adapter_bert.experiments.sweep_file import Sweep
-from adapter_bert.experiments.sweep_folder import RESULTS_FILE, SweepFolder
+from adapter_bert.experiments.sweep_folder import FAILURE_FILE, RESULTS_FILE, SweepFolder
 
 _LOG_SECONDS = 30.0
 
@@ -88,7 +88,7 @@ def _report_failures(folder: SweepFolder, failures: Mapping[str, str]) -> None:
     """Log each error once, with the cells that it stopped and the end of the first one's log."""
     for error, names in selection.group(failures, failures.__getitem__).items():
         tf.logging.warning("Failed: %s: %s", errors.first_names(names), error)
-        with open(folder.file("cells", *names[0].split("/"), "failure.json"), encoding="utf-8") as file:
+        with open(folder.file("cells", *names[0].split("/"), FAILURE_FILE), encoding="utf-8") as file:
             for line in json.load(file)["log"]:
                 tf.logging.warning("  %s", line)
 

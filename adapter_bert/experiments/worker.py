@@ -30,7 +30,7 @@ from adapter_bert.common import errors, locks, logs
 from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.experiments.cells import CellResult
 from adapter_bert.experiments.sweep_file import Cell, Sweep
-from adapter_bert.experiments.sweep_folder import SweepFolder, Times
+from adapter_bert.experiments.sweep_folder import LOG_FILE, SweepFolder, Times
 from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.settings.groups import Settings
 from adapter_bert.training import classification, span_extraction
@@ -95,7 +95,7 @@ def _run(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> None:
     """Run a cell, and record its result or why it failed; raise an error if the disk is full."""
     started = time.monotonic()
     try:
-        with _logged_to(folder.cell_file(cell, "log.txt")):
+        with _logged_to(folder.cell_file(cell, LOG_FILE)):
             settings = folder.settings(sweep, cell)
             settings.check_paths()
             results = WORKFLOWS[sweep.program](settings, engine)
@@ -111,7 +111,7 @@ def _run(folder: SweepFolder, sweep: Sweep, cell: Cell, engine: Engine) -> None:
             raise
         text = str(error) if isinstance(error, errors.UserError) else errors.reason(error)
         if not isinstance(error, (errors.UserError, OSError)):
-            with open(folder.cell_file(cell, "log.txt"), "a", encoding="utf-8") as log:
+            with open(folder.cell_file(cell, LOG_FILE), "a", encoding="utf-8") as log:
                 traceback.print_exc(file=log)
         folder.write_failure(cell, text)
         return

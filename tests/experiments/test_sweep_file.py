@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -86,7 +87,7 @@ def test_the_command_line_replaces_flags_tasks_and_seeds(tmp_path):
 
 
 def test_a_description_gives_the_same_sweep(sweep):
-    again = sweep_file.from_description("sweep.json", sweep.describe())
+    again = sweep_file.from_description("sweep.json", json.loads(json.dumps(sweep.describe())))
     assert [cell.name for cell in again.grid_cells()] == [cell.name for cell in sweep.grid_cells()]
     assert again.grid_cells() == sweep.grid_cells()
 
