@@ -11,9 +11,9 @@ dead: only those with the marker, and without following links.
     rename_folder_noreplace                the same for a folder
     replace_folder                         a folder that replaces another
 
-Unless stated otherwise, paths may have a scheme that `tf.gfile` supports (`gs://…`). Such remote folders have neither
-locks nor renames of folders, and their users are not protected from each other: a check comes before the use of a name.
-A killed process may leave a temporary file, `.<8 hex digits>.partial.<name>`, which nobody removes.
+Unless stated otherwise, paths may have a scheme that `tf.gfile` supports (`gs://…`). Such remote file systems have no
+locks and cannot rename folders, so writers are not protected from each other: two of them can create the same name.
+A killed process may leave a temporary file there, `.<8 hex digits>.partial.<name>`, which is never removed.
 """
 
 from __future__ import annotations

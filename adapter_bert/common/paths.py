@@ -1,4 +1,4 @@
-"""Questions about local and remote paths.
+"""Predicates and names for local and remote paths.
 
 A remote path has a scheme, e.g. `gs://bucket/run`, and is accessed through `tf.gfile`. Local paths do not need
 TensorFlow, so that a mistake on the command line is reported before its slow import.
@@ -30,7 +30,7 @@ def with_parents(path: str) -> Iterator[str]:
 
 
 def real(path: str) -> str:
-    """Return the only name of a file or folder, to compare paths: a local path is absolute, without links."""
+    """Return the canonical path of a file or folder, to compare paths. Links in a local path are resolved."""
     return next(with_parents(path))
 
 
@@ -40,7 +40,7 @@ def exists(path: str) -> bool:
 
 
 def is_taken(path: str) -> bool:
-    """As `exists`, but a link to nothing counts too."""
+    """Return whether there is a file, a folder or a link, even a broken one."""
     return tf.gfile.Exists(path) if is_remote(path) else os.path.lexists(path)
 
 

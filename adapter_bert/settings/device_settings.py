@@ -1,4 +1,4 @@
-"""Settings of the device: CPU, GPU or TPU, its precision, and other processes. Imports no TensorFlow, see `flags`."""
+"""Settings of the device, its precision and distributed training. Imports no TensorFlow, see `flags`."""
 
 from __future__ import annotations
 

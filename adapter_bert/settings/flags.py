@@ -220,8 +220,8 @@ def reject_positional_args(argv: Sequence[str]) -> None:
 def check_command_line(settings_class: Type[FlagGroup], values: flags.FlagValues, required: Sequence[str]) -> None:
     """Exit with a message if this program's command line is invalid, or with the help text for `--help`.
 
-    Call this at the top of an entry point, before anything imports TensorFlow, which it configures. `app.run` parses
-    the same flags again.
+    Configure TensorFlow, too: call this at the top of an entry point, before anything imports it. `app.run` parses the
+    same flags again.
     """
     flags.mark_flags_as_required(list(required), values)
     app.define_help_flags()

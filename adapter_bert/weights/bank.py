@@ -83,7 +83,7 @@ class Bank:
         Raises:
           UserError: the folder is not empty, or it is in another bank or in the folder of the base.
         """
-        folder = _full(folder)
+        folder = _absolute(folder)
         outer = base if files.is_inside(folder, base) else containing(os.path.dirname(folder))
         if outer:
             raise errors.UserError(f"The new bank {folder} would be inside {outer}; choose another folder.")
@@ -95,7 +95,7 @@ class Bank:
     @classmethod
     def open(cls, folder: str) -> Bank:
         """Open a bank and check everything except the weights, which `verify`, `read` and `tensors` check."""
-        folder = _full(folder)
+        folder = _absolute(folder)
         path = os.path.join(folder, FILE_NAME)
         if not paths.is_file(path):
             raise errors.UserError(
@@ -281,9 +281,8 @@ def _folder_exists(folder: str) -> errors.UserError:
     return errors.UserError(f"{folder} already exists; a bank needs a new or empty folder.")
 
 
-def _full(folder: str) -> str:
-    if paths.is_remote(folder) and len(list(paths.with_parents(folder))) > 1:
-        return paths.real(folder)
-    if not folder or paths.is_remote(folder):
-        raise errors.UserError(f"A bank must be a folder, and in a bucket not at its top; found {folder!r}.")
-    return os.path.abspath(folder)
+def _absolute(folder: str) -> str:
+    is_remote = paths.is_remote(folder)
+    if not folder or (is_remote and len(list(paths.with_parents(folder))) == 1):
+        raise errors.UserError(f"A bank must be a folder; in a bucket, one below its top. Found {folder!r}.")
+    return paths.real(folder) if is_remote else os.path.abspath(folder)

@@ -237,8 +237,8 @@ class RunFolder:
     def claim(self, record: RunRecord, base_fingerprints: Mapping[str, Any], writes: bool = True) -> RunRecord:
         """Create the folder; before training, clean up after a killed run and record the run's settings.
 
-        Returns the record, with the additional fingerprints if the run trains. Without `writes`, that is all: another
-        process of this run claims the folder.
+        Returns the record, with the additional fingerprints if the run trains. Without `writes`, nothing is written,
+        because another process of the same run claims the folder.
         """
         extended = dataclasses.replace(record, fingerprints=dict(record.fingerprints, **base_fingerprints))
         if not writes:
@@ -250,12 +250,13 @@ class RunFolder:
         if self.recorded_settings(record.settings) != record.recorded:
             raise errors.UserError(f"Another training has just used the folder {self.path}: run this command again.")
         checkpoints.remove_leftovers(self.path)
-        record = extended
-        values = dict(record.settings.comparable_values((MODEL, TRAINING)), seed=record.seed, facts=record.fingerprints)
+        values = dict(
+            record.settings.comparable_values((MODEL, TRAINING)), seed=record.seed, facts=extended.fingerprints
+        )
         if not record.settings.init_checkpoint:
             values.update({name: record.recorded.get(name) for name in STARTING_POINTS})
         files.write_json(self.file(SETTINGS_FILE), dict(sorted(values.items())))
-        return record
+        return extended
 
     def _acquire_lock(self) -> None:
         """Lock the folder until the run or its process ends. Remote folders have no locks."""

@@ -154,9 +154,9 @@ def _write_among_others(values: Mapping[str, np.ndarray], prefix: str, older: Se
                 os.remove(path)
 
 
-def _move(paths: Sequence[str], folder: str) -> None:
-    """Move a checkpoint, whose index comes first in `paths`, to a folder. Only an older index may be there."""
-    index, *data = [(path, os.path.join(folder, os.path.basename(path))) for path in paths]
+def _move(written: Sequence[str], folder: str) -> None:
+    """Move the files of a checkpoint, its index first, to a folder. Only an older index may be there."""
+    index, *data = [(path, os.path.join(folder, os.path.basename(path))) for path in written]
     moved = []
     try:
         for temporary, final in data:
