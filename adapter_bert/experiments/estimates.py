@@ -9,7 +9,8 @@ import multiprocessing
 import os
 import tempfile
 from concurrent import futures
-from typing import Any, Dict, Hashable, Iterable, Iterator, List, Mapping, NamedTuple, Tuple
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Dict, Hashable, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -106,11 +107,8 @@ def estimate(sweep: Sweep, folder: SweepFolder, workers: int) -> str:
         runs = list(_runs(sweep, SweepFolder(scratch), tasks, results.values()))
         if not runs:
             return "\n".join(lines)
-        with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            process.submit(system.use_cores, cores).result()
-            process.submit(logs.show_progress, -1).result()
-            smallest = {run.kind: run for run in sorted(runs, key=lambda run: -run.task.examples)}
-            probes = {kind: process.submit(_measure, sweep, scratch, run).result() for kind, run in smallest.items()}
+        smallest = {run.kind: run for run in sorted(runs, key=lambda run: -run.task.examples)}
+        probes = _measure_all(sweep, scratch, smallest.values(), cores)
     seconds = sum(run.weight * _seconds(run, probes[run.kind]) for run in runs)
     lines.append(f"About {progress.format_seconds(seconds / workers)} with {workers} workers, at these speeds of each:")
     for kind, run in smallest.items():
@@ -131,6 +129,21 @@ def _runs(
         remaining = sweep.num_cells_of(methods[method]) - len(done.get((task, method), ()))
         for cell in cells if task in tasks and remaining > 0 else ():
             yield _Run(cell, folder.settings(sweep, cell), tasks[task], remaining / len(cells))
+
+
+def _measure_all(sweep: Sweep, scratch: str, runs: Iterable[_Run], cores: Sequence[int]) -> Dict[Hashable, _Probe]:
+    """Measure one run of each kind in another process, which uses these cores."""
+    context = multiprocessing.get_context("spawn")
+    try:
+        with futures.ProcessPoolExecutor(1, context, system.end_with_parent) as process:
+            process.submit(system.use_cores, cores).result()
+            process.submit(logs.show_progress, -1).result()
+            return {run.kind: process.submit(_measure, sweep, scratch, run).result() for run in runs}
+    except BrokenProcessPool:
+        raise errors.UserError(
+            "The process that measures the speed was killed, most likely because the machine ran out of memory. Use a "
+            "smaller --train_batch_size."
+        ) from None
 
 
 def _measure(sweep: Sweep, scratch: str, run: _Run) -> _Probe:

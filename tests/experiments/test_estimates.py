@@ -54,6 +54,16 @@ def test_a_dry_run_measures_each_kind_of_run_and_writes_nothing(sweep, tmp_path)
     assert not os.path.exists(str(tmp_path / "out"))
 
 
+def die(*unused: object) -> None:
+    os._exit(1)
+
+
+@pytest.mark.long
+def test_a_measurement_that_is_killed_is_reported(sweep, tmp_path, monkeypatch):
+    monkeypatch.setattr(estimates, "_measure", die)
+    assert_mentions(message_of(estimates.estimate, sweep, SweepFolder(str(tmp_path / "out")), 1), "killed", "memory")
+
+
 def test_a_dry_run_names_tasks_without_data(sweep, tmp_path):
     sweep = sweep_file.read(sweep.path, {"data_dir": str(tmp_path / "nowhere")})
     assert_mentions(estimates.estimate(sweep, SweepFolder(str(tmp_path / "out")), 1), "CoLA", "SST-2", "nowhere")
