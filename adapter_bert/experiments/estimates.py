@@ -110,7 +110,7 @@ def estimate(sweep: Sweep, folder: SweepFolder, workers: int) -> str:
         smallest = {run.kind: run for run in sorted(runs, key=lambda run: -run.task.examples)}
         probes = _measure_all(sweep, scratch, smallest.values(), cores)
     seconds = sum(run.weight * _seconds(run, probes[run.kind]) for run in runs)
-    lines.append(f"About {progress.format_seconds(seconds / workers)} with {workers} workers, at these speeds of each:")
+    lines.append(f"About {progress.format_seconds(seconds / workers)} with --workers={workers}, each at these speeds:")
     for kind, run in smallest.items():
         measured = f"{_PROBE_STEPS} steps of {run.cell.task}, {run.cell.method}"
         mode, length, batch_size = kind

@@ -49,7 +49,7 @@ def sweep(tiny_bert, tmp_path) -> sweep_file.Sweep:
 @pytest.mark.long
 def test_a_dry_run_measures_each_kind_of_run_and_writes_nothing(sweep, tmp_path):
     text = estimates.estimate(sweep, SweepFolder(str(tmp_path / "out")), 1)
-    assert_mentions(text, "14 runs", "1 workers", "adapter, 16 tokens, batches of 8", "full, 16", "head, 16", "MB")
+    assert_mentions(text, "14 runs", "--workers=1", "adapter, 16 tokens, batches of 8", "full, 16", "head, 16", "MB")
     assert_mentions(text, "SST-2 cannot run", "SST-2: no such folder")
     assert not os.path.exists(str(tmp_path / "out"))
 
