@@ -94,7 +94,7 @@ def _read_task(sweep: Sweep, settings: Any) -> _Task:
 def estimate(sweep: Sweep, folder: SweepFolder, workers: int) -> str:
     """Return the number of runs, and the time and disk space that they need. Short runs measure the speed."""
     results = folder.status(sweep).results if folder.exists() else {}
-    counts = f"{len(sweep.tasks)} tasks, {len(sweep.methods)} methods, {len(sweep.seeds)} seeds"
+    counts = f"tasks: {len(sweep.tasks)}, methods: {len(sweep.methods)}, seeds: {len(sweep.seeds)}"
     lines = [f"{sweep.num_cells} runs: {counts}" + (f"; {len(results)} are done" if results else "")]
     cores = launchers.core_groups(workers)[0]
     with tempfile.TemporaryDirectory() as scratch:
