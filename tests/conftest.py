@@ -7,6 +7,7 @@ import signal
 import pytest
 
 import tokenization
+from tests import slurm
 from tests.helpers import recorded_log, tiny_config, write_bert, write_cola
 from tests.test_tokenization import train_sentencepiece
 
@@ -52,3 +53,17 @@ def spm_model_file(tmp_path_factory) -> str:
 @pytest.fixture(scope="session")
 def sentencepiece(spm_model_file) -> tokenization.SentencePieceTokenizer:
     return tokenization.SentencePieceTokenizer(spm_model_file)
+
+
+@pytest.fixture(scope="module")
+def slurm_daemons(tmp_path_factory):
+    """A running SLURM with one node."""
+    with slurm.running_slurm(tmp_path_factory.mktemp("slurm")):
+        yield
+
+
+@pytest.fixture
+def slurm_jobs(slurm_daemons):
+    """Let a test submit jobs to SLURM; cancel those that it leaves behind."""
+    yield
+    slurm.cancel_jobs()

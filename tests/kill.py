@@ -17,6 +17,14 @@ from tests.helpers import ROOT
 PATIENCE = 300  # seconds
 
 
+def wait_until(condition: Callable[[], object], seconds: float = PATIENCE, describe: Callable[[], str] = str) -> None:
+    """Wait until something is true, e.g. that a file exists; fail with a description if it takes too long."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"Nothing happened for {seconds} seconds. {describe()}"
+        time.sleep(0.1)
+
+
 class Program:
     """A program in a process and a session of its own. Its standard error goes to its standard output."""
 

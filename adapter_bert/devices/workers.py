@@ -211,7 +211,8 @@ class _Connection:
 
 def listen(cluster: Cluster) -> socket.socket:
     """Return a socket that listens on this worker's port; raise a `UserError` if that is in use."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    is_ipv6 = ":" in cluster.endpoint(cluster.rank)[0]
+    listener = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("", cluster.port))

@@ -88,8 +88,9 @@ def find(folder: str) -> BaseFiles:
     models = [os.path.join(folder, name) for name in names if name.endswith(SENTENCEPIECE_ENDING)]
     if not {CONFIG_NAME, CHECKPOINT_NAME + ".index"} <= set(names) or not (VOCAB_NAME in names or models):
         raise errors.UserError(
-            f"{folder} is not a base: expected {CONFIG_NAME}, {CHECKPOINT_NAME}.* and {VOCAB_NAME}; found "
-            f"{errors.first_names(names)}. Convert a Hugging Face folder with scripts/convert_hf_checkpoint.py."
+            f"{folder} is not a base: expected {CONFIG_NAME}, {CHECKPOINT_NAME}.*, and {VOCAB_NAME} or "
+            f"*{SENTENCEPIECE_ENDING}; found {errors.first_names(names)}. Convert a Hugging Face folder with "
+            "scripts/convert_hf_checkpoint.py."
         )
     config_file, checkpoint = os.path.join(folder, CONFIG_NAME), os.path.join(folder, CHECKPOINT_NAME)
     if VOCAB_NAME in names:

@@ -120,13 +120,9 @@ class TrainingLoop:
         if stop.is_set:
             if self._workers.is_first:
                 self.history.write()
-            raise errors.StoppedError(
-                f"interrupted at step {self._last_step()}; the same command continues from there."
-            )
-
-    def _last_step(self) -> int:
-        # The first worker may still be saving the checkpoint.
-        return self._folder.latest_step() if self._workers.is_first or not self._progress else self._progress.step
+            self._workers.exchange()  # the first has saved: a scheduler may kill all others once one has ended
+            step = self._folder.latest_step()
+            raise errors.StoppedError(f"interrupted at step {step}; the same command continues from there.")
 
     def _make_estimator(
         self, request: signals.StopRequest, stop: signals.StopRequest, evaluator: Optional[Evaluator]

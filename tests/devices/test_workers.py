@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -43,7 +44,19 @@ def run_all(addresses: tuple, function: Callable[[Workers], object]) -> List[obj
     return found
 
 
-def test_every_worker_gets_the_values_of_all_in_order(addresses):
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", pytest.param("[::1]", marks=pytest.mark.skipif(not has_ipv6(), reason="needs IPv6"))]
+)
+def test_every_worker_gets_the_values_of_all_in_order(addresses, host):
+    addresses = tuple(address.replace("localhost", host) for address in addresses)
+
     def work(own: Workers) -> list:
         return [own.exchange({"rank": own.rank, "round": round_}) for round_ in range(3)]
 

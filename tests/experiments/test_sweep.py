@@ -21,6 +21,7 @@ from adapter_bert.settings.classifier import ClassifierSettings
 from adapter_bert.training import classification
 from adapter_bert.training.engine import Engine, WarmEngine
 from tests.helpers import ROOT, assert_mentions, message_of, write_cola, write_file
+from tests.kill import wait_until
 
 TEXT = """
 tasks = ["CoLA"]
@@ -258,13 +259,6 @@ def test_workers_end_when_their_launcher_is_killed(sweep_path, tmp_path):
     process.kill()
     process.wait()
     wait_until(lambda: subprocess.run(workers, stdout=subprocess.DEVNULL).returncode == 1)
-
-
-def wait_until(is_true, seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_a_run_whose_loss_is_not_finite_has_no_score_and_is_not_selected(sweep_path, tmp_path):

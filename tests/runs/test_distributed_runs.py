@@ -8,7 +8,11 @@ from __future__ import annotations
 import functools
 import json
 import os
+import pathlib
+import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from typing import List
@@ -17,10 +21,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import system
+from adapter_bert.common import errors, system
 from adapter_bert.devices import cluster, compat, launcher
 from adapter_bert.devices.cluster import Cluster
 from adapter_bert.weights import packs
+from tests import slurm
 from tests.helpers import (
     ROOT,
     assert_mentions,
@@ -31,15 +36,25 @@ from tests.helpers import (
     tiny_config,
     write_bert,
 )
-from tests.kill import Program
-from tests.runs.helpers import pack_of, read_json, run
+from tests.kill import Program, wait_until
+from tests.runs.helpers import pack_of, read_json, read_text, run
 
 NO_HEAD_DROPOUT = """
 import runpy, sys
-from adapter_bert.common import system
+from adapter_bert.common import errors, system
 system.configure_tensorflow()
 from adapter_bert.model import heads
 heads.HEAD_DROPOUT = 0.0
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+# Saves take long enough for a scheduler to kill the first worker meanwhile.
+SLOW_SAVES = """
+import runpy, sys, time
+from adapter_bert.common import system
+system.configure_tensorflow()
+import tensorflow.compat.v1 as tf
+save = tf.train.Saver.save
+tf.train.Saver.save = lambda *args, **options: (time.sleep(2), save(*args, **options))[1]
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 # All processes end within this many seconds after one was killed.
@@ -79,10 +94,15 @@ def start(flags: dict, count: int, **of_last: object) -> List[Program]:
         own = dict(flags, **(of_last if rank == count - 1 else {}))
         if count > 1:
             own["distribution_strategy"] = "multi_worker_mirrored"
-        command = [sys.executable, "-c", NO_HEAD_DROPOUT, *command_line(own)[1:]]
+        command = wrapped(NO_HEAD_DROPOUT, own)
         variables = cluster.tf_config(Cluster(addresses, rank)) if count > 1 else {}
         programs.append(Program(command, env=dict(os.environ, PYTHONPATH=ROOT, **variables)))
     return programs
+
+
+def wrapped(code: str, flags: dict) -> List[str]:
+    """Return the command of a run that starts with this code."""
+    return [sys.executable, "-c", code, *command_line(flags)[1:]]
 
 
 def end(programs: List[Program]) -> List[int]:
@@ -177,6 +197,57 @@ def last_step(flags: dict) -> int:
 
 def has_step_after(flags: dict, step: int) -> bool:
     return last_step(flags) > step
+
+
+@pytest.mark.long
+def test_a_signal_to_the_launcher_stops_all_workers_at_a_checkpoint(flags):
+    long = dict(flags, num_train_epochs=60, distribution_strategy="mirrored", workers=2, save_checkpoints_steps=10)
+    program = Program(command_line(long)).wait_until(functools.partial(has_step_after, long, 0))
+    assert program.end(signal.SIGTERM) == errors.INTERRUPTED
+    step = last_step(long)
+    assert step % 10, "the last checkpoint is one that is due anyway"
+    assert_mentions(program.output.strip().splitlines()[-1], f"step {step}", "same command")
+    assert subprocess.run(["pgrep", "-f", long["output_dir"]], stdout=subprocess.DEVNULL).returncode == 1
+    program = Program(command_line(long))
+    assert end([program]) == [0], program.output
+    assert_mentions(program.output, f"Training: steps {step} to 480")
+
+
+@pytest.mark.long
+@slurm.needs_slurm
+def test_the_tasks_of_a_slurm_job_train_as_one_process_does(flags, alone, slurm_jobs):
+    own = dict(flags, distribution_strategy="multi_worker_mirrored")
+    program = Program(["srun", "--ntasks=2", *wrapped(NO_HEAD_DROPOUT, own)])
+    assert end([program]) == [0], program.output
+    assert program.output.count("***** Training: steps 0 to 16") == 2
+    assert_same_training(alone, own)
+
+
+@pytest.mark.long
+@slurm.needs_slurm
+def test_a_slurm_job_saves_a_checkpoint_before_its_time_limit_and_the_next_one_continues(flags, slurm_jobs, tmp_path):
+    long = dict(flags, distribution_strategy="multi_worker_mirrored", num_train_epochs=60, save_checkpoints_steps=100)
+    long["do_eval"] = False
+    first = submit(long, tmp_path)
+    wait_until(functools.partial(has_step_after, long, 0))
+    subprocess.run(["scancel", "--signal=TERM", first], check=True)  # as with #SBATCH --signal=TERM@120
+    wait_until(lambda: slurm.state_of(first) == "FAILED")
+    step = last_step(long)
+    assert step % 100, "the last checkpoint is one that is due anyway"
+    assert_mentions(read_text(str(tmp_path), f"{first}.out"), f"interrupted at step {step}", "same command")
+    second = submit(long, tmp_path)
+    wait_until(lambda: slurm.state_of(second) == "COMPLETED")
+    assert_mentions(read_text(str(tmp_path), f"{second}.out"), f"Training: steps {step} to 480")
+
+
+def submit(flags: dict, folder: pathlib.Path) -> str:
+    """Submit a run of two workers as `docs/scaling.md` does; return the number of the job."""
+    srun = ["srun", "--kill-on-bad-exit=1", *wrapped(SLOW_SAVES, flags)]
+    options = ["--parsable", "--ntasks=2", f"--output={folder}/%j.out", f"--wrap={' '.join(map(shlex.quote, srun))}"]
+    environment = dict(os.environ, PYTHONPATH=ROOT)
+    return subprocess.run(
+        ["sbatch", *options], env=environment, stdout=subprocess.PIPE, check=True, text=True
+    ).stdout.strip()
 
 
 @pytest.mark.long

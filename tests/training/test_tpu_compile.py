@@ -64,11 +64,11 @@ def run_cpu(spec: ModelSpec, mode: str, steps: int = 3) -> list:
         return [session.run(fetched[mode])[0] for _ in range(steps)]
 
 
-def assert_close(found, expected):
+def assert_close(found, expected, tolerance: float = 1e-4):
     flat = tf2.nest.flatten(expected)
     assert flat
     for one, other in zip(tf2.nest.flatten(found), flat):
-        np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-4)
+        np.testing.assert_allclose(one, other, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("spec", [SPEC, pytest.param(FULL, marks=pytest.mark.long)], ids=["adapters", "full"])
@@ -82,6 +82,15 @@ def test_without_dropout_compiled_training_has_the_losses_of_a_cpu(monkeypatch):
     monkeypatch.setattr(heads, "HEAD_DROPOUT", 0.0)
     spec = dataclasses.replace(SPEC, config=make_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     assert_close(run_core(spec, ModeKeys.TRAIN, use_xla=True), run_cpu(spec, ModeKeys.TRAIN))
+
+
+@pytest.mark.parametrize("mode", [ModeKeys.TRAIN, pytest.param(ModeKeys.PREDICT, marks=pytest.mark.long)])
+def test_compiled_bfloat16_has_the_results_of_plain_tensorflow(mode):
+    reduced = dataclasses.replace(SPEC, precision="bfloat16")
+    found, expected = (run_core(reduced, mode, use_xla) for use_xla in (True, False))
+    assert_close(found, expected, tolerance=0.01)  # XLA keeps some intermediate results in float32
+    with pytest.raises(AssertionError):
+        assert_close(found, run_core(SPEC, mode, use_xla=True), tolerance=1e-6)
 
 
 @pytest.mark.parametrize("mode", [ModeKeys.EVAL, ModeKeys.PREDICT])
@@ -128,12 +137,13 @@ def test_the_largest_batch_is_confirmed_by_compiling_it(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tuning", ["adapter", "full"])
-def test_google_s_compiler_accepts_every_mode_for_every_tpu(tuning):
+@pytest.mark.parametrize("precision", check_tpu_compile.PRECISIONS)
+def test_google_s_compiler_accepts_every_mode_for_every_tpu(tuning, precision):
     if not os.path.exists(COMPILER):
         pytest.skip(f"needs libtpu in {COMPILER} (requirements-tpu.txt), or in the environment of $TPU_COMPILER")
     compiler = check_tpu_compile.Compiler(COMPILER)
     for mode in check_tpu_compile.MODES:
-        program = {"model": "tiny", "tuning": tuning, "precision": "float32", "mode": mode, "length": 32, "batch": 8}
+        program = {"model": "tiny", "tuning": tuning, "precision": precision, "mode": mode, "length": 32, "batch": 8}
         rows = compiler.compile(list(check_tpu_compile.CAPACITY), **program)
         assert [row["tpu"] for row in rows] == list(check_tpu_compile.CAPACITY)
         assert all(0 < row["bytes"] < 2**30 for row in rows)

@@ -100,9 +100,20 @@ def assert_replicated(graph: tf.Graph, device: Device) -> None:
     assert fed == [[PER_CORE, 8]] or fed == [[PER_CORE]]
 
 
-@pytest.mark.parametrize("mode", [ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT])
-def test_the_graph_of_each_mode_is_replicated(monkeypatch, tpu, tmp_path, mode):
-    spec = ModelSpec(tiny_config(), ClassificationHead(2), AdapterConfig(size=4), use_one_hot_embeddings=True)
+@pytest.mark.parametrize(
+    "mode, precision",
+    [
+        (ModeKeys.TRAIN, "float32"),
+        (ModeKeys.EVAL, "float32"),
+        (ModeKeys.PREDICT, "float32"),
+        (ModeKeys.TRAIN, "bfloat16"),
+    ],
+)
+def test_the_graph_of_each_mode_is_replicated(monkeypatch, tpu, tmp_path, mode, precision):
+    if precision != "float32" and compat.tensorflow_version() < (2, 0):
+        pytest.skip("bfloat16 needs TensorFlow 2")
+    head, adapter = ClassificationHead(2), AdapterConfig(size=4)
+    spec = ModelSpec(tiny_config(), head, adapter, use_one_hot_embeddings=True, precision=precision)
     graph = build(monkeypatch, ModelFn(spec, plan=TrainingPlan(Schedule(1e-3, 10, 1)), device=tpu), tpu, mode, tmp_path)
     assert_replicated(graph, tpu)
     sums = [operation for operation in graph.get_operations() if operation.type == "CrossReplicaSum"]

@@ -37,6 +37,8 @@ def in_cache(name: str, create: Callable[[str], None]) -> str:
             if not os.path.isdir(folder):  # another process may have created it
                 create(folder)
     except errors.UserError as error:
+        if cache not in str(error):  # the download has failed, or is not a base
+            raise
         raise errors.UserError(f"{error} (The variable {base_files.CACHE_VARIABLE} sets another cache.)") from None
     return folder
 

@@ -118,6 +118,7 @@ def test_missing_variables_are_named(layout, drop, base, cache, tmp_path):
     module = export(base, str(tmp_path / "module"), layout, drop=drop)
     message = message_of(hub.provide, module)
     assert_mentions(message, module, drop, "not a BERT")
+    assert base_files.CACHE_VARIABLE not in message
     assert not [name for name in os.listdir(cache) if not name.startswith(".")]
 
 
