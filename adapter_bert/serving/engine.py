@@ -6,7 +6,7 @@ import collections
 import concurrent.futures
 import dataclasses
 import threading
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class LoadedTask:
     family: Family
     slot: int
     names: Tuple[str, ...]  # of its variables in the table
+    fingerprint: str = ""  # of the weights of its pack
     version: int = 0  # larger for versions that were added later
     uses: int = 0  # number of calls that use it
     is_removed: bool = False  # whether it is erased after the last of these calls
@@ -85,6 +86,13 @@ class Row(NamedTuple):
     def length(self) -> int:
         """Number of tokens."""
         return len(self.features["input_ids"])
+
+
+class Prepared(NamedTuple):
+    """An example in the form that the network computes."""
+
+    rows: List[Row]
+    finish: Callable[[Sequence[np.ndarray]], Union[Prediction, PredictedAnswer]]  # from the outputs of the rows
 
 
 def plan_batches(lengths: Sequence[int], batch_size: int, threads: int, total: Optional[int] = None) -> List[List[int]]:
@@ -195,14 +203,19 @@ class Engine:
         found: List[Any] = [None] * len(rows)
         compute = self._pool.map if len(batches) > 1 else map  # avoids a thread switch for a single sentence
         try:
-            results = compute(lambda batch: self._run([rows[index] for index in batch]), batches)
+            results = compute(lambda batch: self.compute_batch([rows[index] for index in batch]), batches)
             for batch, outputs in zip(batches, results):
                 for index, output in zip(batch, outputs):
-                    found[index] = output[..., : rows[index].length] if rows[index].family.kind == SPAN else output
+                    found[index] = output
         except RuntimeError:  # from a session, or threads, that another thread has closed
             self.check_open()
             raise
         return found
+
+    def compute_batch(self, rows: Sequence[Row]) -> List[np.ndarray]:
+        """Return the network's output for each row of one batch, all of one family, in this thread."""
+        outputs = self._run(rows)
+        return [output[..., : row.length] if row.family.kind == SPAN else output for row, output in zip(rows, outputs)]
 
     def _run(self, rows: Sequence[Row], is_mixed: Optional[bool] = None) -> np.ndarray:
         slots = np.array([row.task.slot for row in rows], np.int32)
@@ -230,25 +243,35 @@ class Engine:
         batch_size: int,
     ) -> List[PredictedAnswer]:
         """Return the answers to pairs of a question and a paragraph."""
-        config = task.pack_config
-        if config.head != "span":
-            raise errors.UserError(f"The task {task.name} is for {config.head}, not question answering: use predict.")
-        rules = rules or AnswerRules(version_2=bool(config.training.get("version_2_with_negative")))
-        lengths, tokenizer = task.windows(), task.encoder.tokenizer
-        rows: List[Row] = []
-        windows: List[List[spans.Window]] = []
-        for question, context in questions:
-            paragraph = Paragraph(context, (Question("", question, (), False),))
-            windows.extend(spans.all_windows([paragraph], tokenizer, lengths))
-            found = spans.paragraph_features(paragraph, 0, tokenizer, lengths)
-            rows.extend(Row(task, task.family, features) for features in found)
-        outputs = iter(self.compute(rows, batch_size))
-        answers = []
-        for (_, context), of_question in zip(questions, windows):
-            logits = [next(outputs) for _ in of_question]
-            starts, ends = ([each[end] for each in logits] for end in (0, 1))
-            answers.append(find_answer(context, of_question, starts, ends, rules))
-        return answers
+        prepared = [prepare_question(task, question, context, rules) for question, context in questions]
+        outputs = iter(self.compute([row for each in prepared for row in each.rows], batch_size))
+        return [each.finish([next(outputs) for _ in each.rows]) for each in prepared]  # type: ignore[misc]
+
+
+def prepare_text(task: LoadedTask, pair: Pair) -> Prepared:
+    """Prepare a text, or a pair of texts, for a classification or regression task."""
+    task.check_predicts()
+    return Prepared([_row(task, pair)], lambda outputs: _decode(task, outputs[0]))
+
+
+def prepare_question(
+    task: LoadedTask, question: str, context: str, rules: Optional[AnswerRules] = None
+) -> Prepared:
+    """Prepare a question about a paragraph."""
+    config = task.pack_config
+    if config.head != "span":
+        raise errors.UserError(f"The task {task.name} is for {config.head}, not question answering: use predict.")
+    answer_rules = rules or AnswerRules(version_2=bool(config.training.get("version_2_with_negative")))
+    lengths, tokenizer = task.windows(), task.encoder.tokenizer
+    paragraph = Paragraph(context, (Question("", question, (), False),))
+    (windows,) = spans.all_windows([paragraph], tokenizer, lengths)
+
+    def finish(outputs: Sequence[np.ndarray]) -> PredictedAnswer:
+        starts, ends = ([each[end] for each in outputs] for end in (0, 1))
+        return find_answer(context, windows, starts, ends, answer_rules)
+
+    found = spans.paragraph_features(paragraph, 0, tokenizer, lengths)
+    return Prepared([Row(task, task.family, features) for features in found], finish)
 
 
 def _row(task: LoadedTask, pair: Pair, kind: Optional[str] = None) -> Row:

@@ -35,7 +35,7 @@ from adapter_bert.evaluation.answers import AnswerRules, PredictedAnswer
 from adapter_bert.model import precision as model_precision
 from adapter_bert.pipeline.features import Encoder
 from adapter_bert.serving import stacking
-from adapter_bert.serving.engine import Engine, LoadedTask, Prediction, Text, as_pairs, as_questions
+from adapter_bert.serving.engine import Engine, LoadedTask, Prediction, Row, Text, as_pairs, as_questions
 from adapter_bert.serving.task_graph import POOLED, Family, TaskGraph, table_names
 from adapter_bert.weights import bases, checkpoints, packs
 from adapter_bert.weights.bank import Bank
@@ -201,6 +201,7 @@ class TaskPredictor:
             )
         family, encoder = stacking.family_of(config), Encoder((), config.max_seq_length, tokenizer)
         task = self._engine.load(name, config, {**self._norms, **pack.tensors}, family, encoder)
+        task.fingerprint = pack.fingerprint
         with self._warming:
             graph = family._replace(size=0, units=0)  # tasks of different sizes share it
             if graph not in self._warm:
@@ -243,6 +244,15 @@ class TaskPredictor:
         """Return the pooled output for pairs of a task and a text, float [texts, D]; None is plain BERT."""
         with self._resolved(examples) as (tasks, texts):
             return self._engine.pooled(list(zip(tasks, as_pairs(texts))), batch_size)
+
+    def compute_batch(self, rows: Sequence[Row]) -> List[np.ndarray]:
+        """Return the network's outputs for one batch, in this thread, for callers with a queue of their own.
+
+        Args:
+          rows: of `engine.prepare_text` or `engine.prepare_question`, for acquired tasks, all of one family.
+        """
+        self._engine.check_open()
+        return self._engine.compute_batch(rows)
 
     @contextlib.contextmanager
     def _resolved(self, examples: Sequence[Tuple[Any, Text]]) -> Iterator[Tuple[List[LoadedTask], List[Text]]]:
