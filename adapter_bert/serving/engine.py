@@ -254,9 +254,7 @@ def prepare_text(task: LoadedTask, pair: Pair) -> Prepared:
     return Prepared([_row(task, pair)], lambda outputs: _decode(task, outputs[0]))
 
 
-def prepare_question(
-    task: LoadedTask, question: str, context: str, rules: Optional[AnswerRules] = None
-) -> Prepared:
+def prepare_question(task: LoadedTask, question: str, context: str, rules: Optional[AnswerRules] = None) -> Prepared:
     """Prepare a question about a paragraph."""
     config = task.pack_config
     if config.head != "span":
