@@ -36,7 +36,7 @@ from adapter_bert.model import precision as model_precision
 from adapter_bert.pipeline.features import Encoder
 from adapter_bert.serving import stacking
 from adapter_bert.serving.engine import Engine, LoadedTask, Prediction, Row, Text, as_pairs, as_questions
-from adapter_bert.serving.task_graph import POOLED, Family, TaskGraph, table_names
+from adapter_bert.serving.task_graph import POOLED, SPAN, Family, TaskGraph, table_names
 from adapter_bert.weights import bases, checkpoints, packs
 from adapter_bert.weights.bank import Bank
 from adapter_bert.weights.loading import Assignment
@@ -202,6 +202,12 @@ class TaskPredictor:
         family, encoder = stacking.family_of(config), Encoder((), config.max_seq_length, tokenizer)
         task = self._engine.load(name, config, {**self._norms, **pack.tensors}, family, encoder)
         task.fingerprint = pack.fingerprint
+        if family.kind == SPAN:
+            try:
+                task.windows()
+            except errors.UserError as error:
+                self._engine.remove(task)
+                raise errors.UserError(f"{where}: {error}") from None
         with self._warming:
             graph = family._replace(size=0, units=0)  # tasks of different sizes share it
             if graph not in self._warm:

@@ -54,8 +54,12 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     return json_response({"error": text}, error.status_code, error.headers)
 
 
+async def _answer_failure(request: Request, error: Exception) -> Response:
+    return json_response({"error": "Internal error; see the server's log."}, 500)
+
+
 class Around:
-    """Wraps an application: logs and counts requests, adds headers, and turns failures into answers."""
+    """Wraps an application: logs and counts requests, and adds headers."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -103,5 +107,5 @@ def make_app(server: Server, close: Callable[[], None]) -> ASGIApp:
         await asyncio.get_running_loop().run_in_executor(None, close)
 
     routes = [Route(each.path, _function(server, each), methods=[each.method]) for each in ENDPOINTS]
-    handlers: Any = {RequestError: _answer_error, HTTPException: _answer_http_error}
+    handlers: Any = {RequestError: _answer_error, HTTPException: _answer_http_error, Exception: _answer_failure}
     return Around(Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan), server.metrics)

@@ -51,9 +51,11 @@ def make_examples(task: LoadedTask, columns: Mapping[str, Any], limits: RequestL
         )
     if len(firsts) > limits.texts:
         raise RequestError(413, f"The request has {len(firsts)} texts; the maximum is {limits.texts}.")
+    if not firsts:
+        raise RequestError(400, f"The input {names[0]} has no values.")
     for name, texts in zip(names, (firsts, seconds)):
         for index, text in enumerate(texts):
-            if text is not None or required == 2:
+            if text is not None or name in names[:required]:
                 _check_text(text, f"{name}, item {index},", limits)
     return list(zip(firsts, seconds))
 

@@ -224,34 +224,40 @@ def _raise_file_limit(wanted: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
+def make_server(settings: ServerSettings) -> uvicorn.Server:
+    """Load the bank and return a server; its method `run` serves until it gets a signal, or `should_exit` is set."""
+    settings.check()
+    app, metrics = build(settings)
+    return _ReportingServer(
+        uvicorn.Config(
+            app,
+            settings.host,
+            settings.port,
+            http=limit_protocol(settings.timeout, settings.max_connections, metrics),
+            loop="asyncio",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=max(1, round(settings.timeout)),
+            timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+            h11_max_incomplete_event_size=_MAX_HEADERS,
+        )
+    )
+
+
 def serve(settings: ServerSettings) -> None:
     """Serve until SIGTERM or Ctrl-C; then answer what was accepted, and return."""
-    settings.check()
     configure_logs()
     _raise_file_limit(settings.max_connections + 256)
-    app, metrics = build(settings)
-    config = uvicorn.Config(
-        app,
-        settings.host,
-        settings.port,
-        http=limit_protocol(settings.timeout, settings.max_connections, metrics),
-        loop="asyncio",
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=max(1, round(settings.timeout)),
-        timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
-        h11_max_incomplete_event_size=_MAX_HEADERS,
-    )
+    server = make_server(settings)
     # uvicorn raises the signal again after the last answer; the exit code shall be 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    server = _ReportingServer(config)
     server.run()
     LOGGER.info("The server has ended.")
 
