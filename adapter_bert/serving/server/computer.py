@@ -66,7 +66,10 @@ class Computer:
             loop.call_soon_threadsafe(_resolve, future, results, error)
 
         job = Job(tenant, [row for example in examples for row in example.rows], on_done, share)
-        self.queue.put(job)
+        if job.rows:
+            self.queue.put(job)
+        else:  # e.g. a question about an empty paragraph
+            on_done(job)
         return job, future
 
     def _work(self, is_express: bool) -> None:

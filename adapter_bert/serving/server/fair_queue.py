@@ -38,7 +38,7 @@ class Job:
     """Rows that a request waits for."""
 
     tenant: str
-    rows: Sequence[Row]
+    rows: Sequence[Row]  # at least one
     on_done: Callable[[Job], None]  # called once, in any thread, when no row is waiting or being computed
     share: float = 1.0  # of the computing time, relative to other tenants
     outputs: List[Any] = dataclasses.field(default_factory=list)  # of the rows
