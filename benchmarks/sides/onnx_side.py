@@ -21,13 +21,14 @@ from benchmarks.sides import common
 
 def export(job: common.Job, folder: str) -> str:
     """Write the model as ONNX, quantized dynamically if the job says so; return the path."""
-    model = transformers.BertForSequenceClassification.from_pretrained(job["hf_dir"], attn_implementation="eager").eval()
+    options: Any = {"attn_implementation": "eager"}
+    model = transformers.BertForSequenceClassification.from_pretrained(job["hf_dir"], **options).eval()
     names = ["input_ids", "attention_mask", "token_type_ids"]
     path = os.path.join(folder, "model.onnx")
     example = tuple(torch.ones([2, 8], dtype=torch.int64) for _ in names)
     axes = {name: {0: "batch", 1: "length"} for name in names}
     with torch.inference_mode():
-        options: Any = {"input_names": names, "output_names": ["logits"], "opset_version": 17, "dynamo": False}
+        options = {"input_names": names, "output_names": ["logits"], "opset_version": 17, "dynamo": False}
         torch.onnx.export(model, example, path, dynamic_axes={**axes, "logits": {0: "batch"}}, **options)
     if not job["quantized"]:
         return path
