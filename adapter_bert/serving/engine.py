@@ -24,8 +24,9 @@ from adapter_bert.weights import packs
 Text = Union[str, Tuple[str, str]]
 Pair = Tuple[str, Optional[str]]
 
-# A task with this many examples in a call gets batches of its own, which gather nothing.
-_OWN_BATCH = 8
+# A task with examples for this many batches in a call gets batches of its own, which gather nothing. With fewer, the
+# padding of examples of more different lengths would cost more.
+_OWN_BATCHES = 2
 
 
 class Prediction(NamedTuple):
@@ -111,7 +112,7 @@ def plan_rows(rows: Sequence[Row], batch_size: int, threads: int) -> List[List[i
     counts = collections.Counter(row.task for row in rows)
     groups: Dict[Any, List[int]] = collections.defaultdict(list)
     for index, row in enumerate(rows):
-        owner = row.task if counts[row.task] >= min(_OWN_BATCH, batch_size) else None
+        owner = row.task if counts[row.task] >= _OWN_BATCHES * batch_size else None
         groups[row.family, owner].append(index)
     if len(groups) == 1:
         return plan_batches([row.length for row in rows], batch_size, threads)
