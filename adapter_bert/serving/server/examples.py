@@ -10,12 +10,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+import functools
+import re
+import sys
+import unicodedata
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Pattern, Sequence, Tuple
 
 from adapter_bert.evaluation.answers import PredictedAnswer
 from adapter_bert.serving.engine import LoadedTask, Prediction
 from adapter_bert.serving.server.requests import RequestError, RequestLimits
 
+# Far more than any language uses.
+_MAX_MARKS = 64
 _TEXT_INPUTS, _QUESTION_INPUTS = ("text", "text_pair"), ("question", "context")
 
 # A text and perhaps another, or a question and its paragraph.
@@ -60,6 +66,13 @@ def make_examples(task: LoadedTask, columns: Mapping[str, Any], limits: RequestL
     return list(zip(firsts, seconds))
 
 
+@functools.lru_cache(maxsize=None)
+def _many_marks() -> Pattern[str]:
+    """Return a pattern of combining marks: Unicode normalization takes quadratic time in the length of such a run."""
+    marks = "".join(map(re.escape, filter(unicodedata.combining, map(chr, range(sys.maxunicode + 1)))))
+    return re.compile(f"[{marks}]{{{_MAX_MARKS + 1}}}")
+
+
 def _check_text(text: Any, where: str, limits: RequestLimits) -> None:
     if not isinstance(text, str):
         raise RequestError(400, f"{where} is not a string.")
@@ -69,6 +82,8 @@ def _check_text(text: Any, where: str, limits: RequestLimits) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise RequestError(400, f"{where} contains a lone surrogate.") from None
+    if not text.isascii() and _many_marks().search(text):
+        raise RequestError(400, f"{where} has more than {_MAX_MARKS} combining marks in a row.")
 
 
 def output_types(task: LoadedTask) -> Dict[str, Tuple[str, List[int]]]:

@@ -11,6 +11,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from typing import Any, Optional, Tuple
@@ -250,15 +251,38 @@ def make_server(settings: ServerSettings) -> uvicorn.Server:
     )
 
 
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket for an address, which does not listen yet; raise a `UserError` if the address cannot be used."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind(address)
+        except OSError:
+            made.close()
+            raise
+    except OSError as error:
+        raise errors.UserError(f"Cannot listen at --host={host} --port={port}: {errors.reason(error)}.") from None
+    return made
+
+
 def serve(settings: ServerSettings) -> None:
     """Serve until SIGTERM or Ctrl-C; then answer what was accepted, and return."""
+    settings.check()
     configure_logs()
     _raise_file_limit(settings.max_connections + 256)
-    server = make_server(settings)
-    # uvicorn raises the signal again after the last answer; the exit code shall be 0.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    server.run()
+    with contextlib.closing(bind(settings.host, settings.port)) as address:  # before the bank is loaded
+        server = make_server(settings)
+        # uvicorn raises the signal again after the last answer; the exit code shall be 0.
+        earlier = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            server.run([address])
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
     LOGGER.info("The server has ended.")
 
 

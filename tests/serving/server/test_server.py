@@ -169,6 +169,11 @@ class TestLimits:
         assert connection.getresponse().status == 413
         connection.close()
 
+    def test_texts_that_take_long_to_normalize(self, server):
+        assert server.predict("one", "e\u0301\u0323 o\u0308" * 200).status == 200
+        for marks in (65, 90_000):
+            assert server.predict("one", "a" + "\u0301\u0323" * (marks // 2) + "\u0301").status == 400
+
     def test_compressed_bodies_are_refused(self, small):
         reply = small.request("/v1/models/one:predict", b"x", headers={"Content-Encoding": "gzip"})
         assert reply.status == 415
