@@ -8,7 +8,6 @@ import logging
 import time
 from typing import Any, AsyncIterator, Awaitable, Callable, Dict
 
-import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,7 +21,6 @@ from adapter_bert.serving.server.metrics import Metrics
 from adapter_bert.serving.server.requests import RequestError
 
 LOGGER = logging.getLogger("adapter_bert.server")
-_SEND_SECONDS = 30.0
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -78,8 +76,7 @@ class Around:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"].extend(_ENCODED_HEADERS)
-            with anyio.fail_after(_SEND_SECONDS):  # the client may not read
-                await send(message)
+            await send(message)
 
         try:
             await self._app(scope, receive, send_safely)

@@ -148,6 +148,11 @@ class Call:
         server.metrics.texts.labels(self.name, self.tenant.name).inc(len(examples))
         return Answer(task, version, results)
 
+    async def _disconnected(self) -> None:
+        """Wait until the client closes the connection."""
+        while (await self.request.receive())["type"] != "http.disconnect":
+            pass
+
     async def _prepare(self, task: LoadedTask, examples: Sequence[Example]) -> List[Prepared]:
         def prepare() -> List[Prepared]:
             if task.pack_config.head == "span":
@@ -160,7 +165,7 @@ class Call:
 
     async def _wait(self, future: asyncio.Future[List[Any]], timeout: float) -> List[Any]:
         """Return the results; raise a `RequestError` if time is over or the client has gone."""
-        gone: asyncio.Future[Any] = asyncio.ensure_future(self.request.receive())
+        gone: asyncio.Future[Any] = asyncio.ensure_future(self._disconnected())
         try:
             waiting: List[asyncio.Future[Any]] = [future, gone]
             await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

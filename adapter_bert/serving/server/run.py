@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import h11
 import uvicorn
@@ -112,40 +112,56 @@ def configure_logs() -> None:
 
 
 def limit_protocol(seconds: float, max_connections: int, metrics: Metrics) -> type:
-    """Return a protocol that closes connections whose headers do not arrive, and those beyond a maximum."""
+    """Return a protocol that closes connections of clients that do not send headers, or do not read, in time.
+
+    uvicorn itself has a deadline only between requests. Connections beyond a maximum are closed at once.
+    """
 
     class LimitedProtocol(H11Protocol):
-        """HTTP/1.1 with a deadline for headers; uvicorn itself has one only between requests."""
-
-        _timer: Optional[asyncio.TimerHandle] = None
+        """HTTP/1.1 with deadlines."""
 
         def connection_made(self, transport: Any) -> None:
+            self._timers: Dict[str, asyncio.TimerHandle] = {}
             super().connection_made(transport)
             metrics.connections.set(len(self.connections))
             if len(self.connections) > max_connections:
                 transport.abort()
-                return
-            self._expect_headers()
+            else:
+                self._abort_after("headers", seconds)
 
         def connection_lost(self, exc: Optional[Exception]) -> None:
-            self._cancel()
+            for name in list(self._timers):
+                self._cancel(name)
             super().connection_lost(exc)
             metrics.connections.set(len(self.connections))
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if self.conn.their_state is not h11.IDLE:
-                self._cancel()
-            elif self._timer is None and not self.transport.is_closing():
-                self._expect_headers()  # a part of the next headers
+                self._cancel("headers")
+            elif "headers" not in self._timers and not self.transport.is_closing():
+                self._abort_after("headers", seconds)  # a part of the next headers
 
-        def _expect_headers(self) -> None:
-            self._timer = self.loop.call_later(seconds, self.transport.abort)
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._abort_after("reading", seconds)
 
-        def _cancel(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._cancel("reading")
+
+        def timeout_keep_alive_handler(self) -> None:
+            super().timeout_keep_alive_handler()
+            self._abort_after("closing", seconds)  # the client may not read what is left
+
+        def _abort_after(self, name: str, delay: float) -> None:
+            self._cancel(name)
+            self._timers[name] = self.loop.call_later(delay, self.transport.abort)
+
+        def _cancel(self, name: str) -> None:
+            timer = self._timers.pop(name, None)
+            if timer:
+                timer.cancel()
 
     return LimitedProtocol
 

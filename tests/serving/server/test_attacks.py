@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="Needs the extra `serve`.")
 pytest.importorskip("uvicorn", reason="Needs the extra `serve`.")
+pytestmark = pytest.mark.long
 
 from tests.serving.server.servers import serving, wait_until
 
@@ -111,6 +112,17 @@ def test_many_bodies_at_the_same_time_are_limited(strict):
                 answers.append(each.recv(1000)[:12])
         assert b"HTTP/1.1 503" in answers
     assert_others_are_served(strict)
+
+
+def test_clients_that_do_not_read(strict):
+    with connections(strict, 3) as opened:
+        for each in opened:
+            each.setblocking(False)
+            with contextlib.suppress(OSError):  # until all buffers are full
+                for _ in range(5000):
+                    each.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
+        assert_others_are_served(strict)
+        wait_until(lambda: open_connections(strict) == 0)
 
 
 def test_a_thousand_open_connections(bank):

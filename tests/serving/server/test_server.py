@@ -6,7 +6,10 @@ import json
 import logging
 import os
 import shutil
+import ssl
+import subprocess
 import threading
+import urllib.request
 
 import numpy as np
 import pytest
@@ -373,6 +376,19 @@ class TestTenants:
         write_file(file, "tenants.toml", self.content())
         wait_until(lambda: keyed.predict("two", "a", key="key c").status == 401)
         assert keyed.predict("one", "a", key="key a").status == 200
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="Needs the program openssl.")
+def test_https(bank, tmp_path):
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True)
+    with serving(bank, tls_cert=cert, tls_key=key) as address:
+        trusted = ssl.create_default_context(cafile=cert)
+        with urllib.request.urlopen(f"https://127.0.0.1:{address.port}/v1/models/one", context=trusted) as answer:
+            assert answer.status == 200
+        with pytest.raises(OSError):
+            address.request("/v1/models/one")
 
 
 class TestLogsAndHeaders:
