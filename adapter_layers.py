@@ -90,11 +90,11 @@ def feedforward_adapter(
             weights = get_variable(f"weights{number}", shape, initializer=near_zero)
             layers.append((weights, get_variable(f"biases{number}", [1, shape[1]], initializer=zero)))
         for number, (weights, biases) in enumerate(layers, 1):
-            # As a vector, so that TensorFlow fuses the bias into the matrix product.
             weights, biases = (fused_ops.converted(variable, hidden) for variable in (weights, biases))
-            hidden = tf.nn.bias_add(tf.matmul(hidden, weights), tf.reshape(biases, [-1]))
+            hidden = _affine(hidden, weights, biases)
             if act is not None and number <= depth:
                 hidden = act(hidden)
+        hidden = _as_rows(hidden)
         output = _scaled(rows, hidden) if multiply else rows + hidden
     return output if rows is input_tensor else tf.reshape(output, tf.shape(input_tensor))
 
@@ -102,6 +102,20 @@ def feedforward_adapter(
 @fused_ops.in_float32  # in bfloat16, 1 + hidden would lose most of a small `hidden`
 def _scaled(rows: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
     return rows * (1.0 + hidden)
+
+
+def _affine(x: tf.Tensor, weights: tf.Tensor, biases: tf.Tensor) -> tf.Tensor:
+    """Return x · weights + biases for float [rows, inputs], weights [inputs, outputs] and biases [1, outputs].
+
+    Each of B examples may have its own weights, [B, inputs, outputs], and biases, [B, 1, outputs]. The rows, or
+    [B, S, inputs], belong to the examples in order; the result is [B, S, outputs].
+    """
+    if weights.shape.ndims == 2:
+        # As a vector, so that TensorFlow fuses the bias into the matrix product.
+        return tf.nn.bias_add(tf.matmul(x, weights), tf.reshape(biases, [-1]))
+    if x.shape.ndims == 2:
+        x = tf.reshape(x, [tf.shape(weights)[0], -1, x.shape.as_list()[-1]])
+    return tf.matmul(x, weights) + biases
 
 
 def _as_rows(tensor: tf.Tensor) -> tf.Tensor:

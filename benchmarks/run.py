@@ -55,7 +55,7 @@ def parse_arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     add("--adapter_size", type=int, default=64, help="default: %(default)s")
     add("--warmup", type=int, default=1, help="untimed steps of a process; default: %(default)s")
     add("--steps", type=int, default=1, help="timed steps of a process; default: %(default)s")
-    add("--data_dir", help="GLUE folder, with CoLA, MRPC, SST-2; needed by epoch, sweep, cache, features and predict")
+    add("--data_dir", help="GLUE folder, with CoLA, MRPC, SST-2; needed by all suites except step, fixed and sizes")
     add("--tasks", type=names, default=["CoLA", "MRPC"], help="of epoch; sweep: the first; default: CoLA,MRPC")
     add("--epochs", type=float, default=3.0, help="of each run of sweep; default: %(default)s")
     help_text = "float32 or bfloat16 (PyTorch: autocast), for step, epoch and predict; default: %(default)s"
@@ -166,7 +166,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     args = parse_arguments(argv)
     package = importlib.util.find_spec(BASE_PACKAGE)
     hf_dir = args.hf_dir or (os.path.join(list(package.submodule_search_locations)[0], "model") if package else "")
-    with_data = {"epoch", "sweep", "cache", "features", "predict"} if args.data_dir else set()
+    with_data = {"epoch", "sweep", "cache", "features", "predict", "tasks", "bank"} if args.data_dir else set()
     needs_base = hf_dir and (with_data | {"fixed"}) & set(args.suites)
     store = Store(args.output_dir, environment(ROOT))
     measurements = plan(args, hf_dir, convert_base(hf_dir, args.output_dir) if needs_base else "")

@@ -2,7 +2,7 @@
 
 A job is a dictionary that every side understands:
 
-    kind           step, epoch, sweep, cache, fixed, features, predict or sizes
+    kind           step, epoch, sweep, cache, fixed, features, predict, tasks, bank or sizes
     config         sizes of the network, as in bert_config.json          (step, sizes)
     batch, length  examples in a batch, tokens of each (epoch: at most)
     adapter_size   units of the bottleneck
@@ -13,6 +13,7 @@ A job is a dictionary that every side understands:
     epochs, seeds  of each run, and the seeds of the runs                (sweep)
     tuning, plan, flags                                                  (only for our side)
     mode, cached   flags of what to train; whether to use --cache_frozen_layers  (cache)
+    tasks          number of tasks of the sentences                      (tasks, bank)
     library        torch or tensorflow                                   (only for the matrix-product limit)
 """
 
@@ -44,6 +45,10 @@ SHAPES = {
 }
 
 
+# Numbers of tasks whose sentences are predicted together, and numbers of tasks in memory.
+TASKS = (1, 8, 50, 64)
+BANKS = (1, 250, 500, 1000)
+
 EXAMPLE_DATA = os.path.join("examples", "acceptability")
 
 
@@ -56,26 +61,29 @@ class Side(NamedTuple):
     extra: Mapping[str, Any]  # its own part of a job
 
 
+SUITES = ("step", "epoch", "sweep", "cache", "fixed", "features", "predict", "tasks", "bank", "sizes")
+
 _OURS: Dict[str, Any] = {"tuning": "adapter"}
 _PADDED = {**_OURS, "flags": ["--pad_to_max_seq_length=true"]}
 _CHECKPOINTING = {**_OURS, "plan": {"gradient_checkpointing": True}}
 _ACCUMULATION = {**_OURS, "plan": {"accumulation_steps": 4}}
 SIDES = {
-    "ours": Side("ours", "ours", "step epoch sweep cache fixed features predict sizes", {**_OURS, "cached": True}),
+    "ours": Side("ours", "ours", " ".join(SUITES), {**_OURS, "cached": True}),
     "ours_uncached": Side("ours", "ours, without --cache_frozen_layers", "cache", {**_OURS, "cached": False}),
     "baseline": Side("ours", "ours, in --baseline_dir", "step epoch sweep fixed features predict", _OURS),
-    "adapterhub": Side("torch_sides", "AdapterHub", "step epoch sweep sizes", {"method": "adapterhub"}),
+    "adapterhub": Side("torch_sides", "AdapterHub", "step epoch sweep tasks sizes", {"method": "adapterhub"}),
     "ours_float32": Side("ours", "ours, float32", "step epoch predict", {**_OURS, "precision": "float32"}),
     "limit_torch": Side("matmul_limit", "matrix products alone, PyTorch", "step", {"library": "torch"}),
     "limit_tensorflow": Side("matmul_limit", "matrix products alone, TensorFlow", "step", {"library": "tensorflow"}),
     "ours_full": Side("ours", "ours, full fine-tuning", "step sizes", {"tuning": "full"}),
     "hf_full": Side("torch_sides", "Hugging Face, full fine-tuning", "step features predict sizes", {"method": "full"}),
-    "peft_lora": Side("torch_sides", "PEFT, LoRA (another method)", "step sizes", {"method": "lora"}),
+    "peft_lora": Side("torch_sides", "PEFT, LoRA (another method)", "step tasks sizes", {"method": "lora"}),
+    "onnx": Side("onnx_side", "ONNX Runtime, float32, no adapters", "predict", {"quantized": False}),
+    "onnx_int8": Side("onnx_side", "ONNX Runtime, int8, no adapters", "predict", {"quantized": True}),
     "ours_padded": Side("ours", "ours, padded", "epoch", _PADDED),
     "ours_checkpointing": Side("ours", "ours, --gradient_checkpointing", "step", _CHECKPOINTING),
     "ours_accumulation": Side("ours", "ours, --gradient_accumulation_steps=4", "step", _ACCUMULATION),
 }
-SUITES = ("step", "epoch", "sweep", "cache", "fixed", "features", "predict", "sizes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +142,14 @@ def cases(suite: str, args: argparse.Namespace, hf_dir: str, base_dir: str) -> I
         if suite == "predict":
             yield "one sentence", {**job, "sentences": 64, "predict_batch": 1}
             yield "512 sentences in batches of 32", {**job, "sentences": 512, "predict_batch": 32}
+            continue
+        if suite == "tasks":
+            job.update(sentences=64, predict_batch=32)
+            yield from ((f"64 sentences of {tasks} tasks", {**job, "tasks": tasks}) for tasks in TASKS)
+            continue
+        if suite == "bank":
+            job.update(sentences=64, predict_batch=32)
+            yield from ((f"add a pack beside {tasks} tasks", {**job, "tasks": tasks}) for tasks in BANKS)
             continue
         fraction = args.fraction if suite in ("epoch", "sweep", "cache") else 1.0
         folder = os.path.join(args.output_dir, "data", f"{task}-{fraction:g}-{args.batch}")

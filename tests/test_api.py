@@ -76,7 +76,7 @@ def test_the_documentation_works_as_written(tmp_path, monkeypatch):
     write_squad(str(tmp_path / "dev.json"), 4, 32)
     monkeypatch.chdir(tmp_path)
     blocks, names, shown, squad = code_blocks(), {}, io.StringIO(), None
-    assert len(blocks) == 6
+    assert len(blocks) == 8
     with contextlib.redirect_stdout(shown):
         for block in [*blocks, blocks[0]]:
             exec(compile(block, "python_api.md", "exec"), names)

@@ -53,6 +53,9 @@ def serving_config() -> tf.ConfigProto:
     config.intra_op_parallelism_threads = 1
     config.use_per_session_threads = True
     config.experimental.executor_type = "SINGLE_THREADED_EXECUTOR"
+    # It would change the order of products in LayerNorm, and thus rounding, but only in networks whose examples share
+    # their weights.
+    config.graph_options.rewrite_options.arithmetic_optimization = rewriter_config_pb2.RewriterConfig.OFF
     return config
 
 

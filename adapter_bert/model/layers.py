@@ -93,7 +93,13 @@ def _normalize(x: tf.Tensor, residual: Optional[tf.Tensor] = None) -> tf.Tensor:
     beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer(), collections=collections)
     gamma = tf.get_variable("gamma", [width], initializer=tf.ones_initializer(), collections=collections)
     gamma, beta = tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta)
-    return fused_ops.layer_norm(x, residual, gamma, beta, LAYER_NORM_EPSILON)
+    if gamma.shape.ndims == 1:
+        return fused_ops.layer_norm(x, residual, gamma, beta, LAYER_NORM_EPSILON)
+    # Each of B examples has its own scale and shift, [B, D]. The rows belong to the examples in order.
+    shape = [tf.shape(gamma)[0], -1, width]
+    x, residual = tf.reshape(x, shape), None if residual is None else tf.reshape(residual, shape)
+    y = fused_ops.layer_norm(x, residual, gamma[:, tf.newaxis, :], beta[:, tf.newaxis, :], LAYER_NORM_EPSILON)
+    return tf.reshape(y, [-1, width])
 
 
 def layer_norm(input_tensor: tf.Tensor, name: Optional[str] = None) -> tf.Tensor:

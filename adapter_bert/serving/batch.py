@@ -15,7 +15,8 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common import errors, files, paths, streams
 from adapter_bert.common.progress import with_bar
 from adapter_bert.evaluation import prediction_table
-from adapter_bert.serving.predictor import Prediction, Predictor, Text
+from adapter_bert.serving.engine import Prediction, Text
+from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import encodings
 from adapter_bert.tasks.custom import formats, table_writer
 from adapter_bert.tasks.custom.table import MISSING
@@ -184,6 +185,7 @@ def run(
 
     Plain lines are written to stdout without the texts. Progress is shown unless the predictions are on the screen.
     """
+    predictor.predict([])  # raises an error, before anything is written, if the task answers questions
     labels = predictor.config.labels
     chunks = predict(predictor, inputs.rows, batch_size, chunk)
     on_screen = not output and sys.stdout.isatty()

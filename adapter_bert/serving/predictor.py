@@ -9,48 +9,36 @@ For full speed, call `adapter_bert.common.system.configure_tensorflow()` before 
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import fnmatch
 import os
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
 import tokenization
-from adapter_bert.common import errors, files, parallel
-from adapter_bert.devices import estimators
+from adapter_bert.common import errors, files
 from adapter_bert.devices import precision as device_precision
 from adapter_bert.devices.device import Device
-from adapter_bert.model import fused_ops
+from adapter_bert.evaluation.answers import AnswerRules, PredictedAnswer
 from adapter_bert.model.precision import FLOAT32
 from adapter_bert.pipeline.features import Encoder
-from adapter_bert.tasks.task import InputExample
+from adapter_bert.serving import stacking
+from adapter_bert.serving.engine import Engine, Prediction, Text, as_pairs, as_questions
 from adapter_bert.weights import bases, checkpoints, loading, packs
-from adapter_bert.weights.assigner import WeightAssigner
 from adapter_bert.weights.bank import Bank
 from adapter_bert.weights.exchange import known_bases
 from adapter_bert.weights.loading import WeightRequest
 from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
 
-Text = Union[str, Tuple[str, str]]
 Path = Union[str, "os.PathLike[str]"]
 
 
-class Prediction(NamedTuple):
-    """The prediction for one text or pair of texts."""
-
-    label: Optional[str] = None  # the most probable class; None for regression
-    probabilities: Mapping[str, float] = {}  # by label, in the order of the classes; empty for regression
-    number: Optional[float] = None  # the predicted number; None for classification
-
-
 class Predictor:
-    """A base with a pack, for classification and regression.
+    """A base with a pack, for classification, regression and question answering.
 
-    Several threads may call `predict` at the same time. `close`, or the end of a `with` block, frees the memory.
+    Several threads may use it at the same time. `close`, or the end of a `with` block, frees the memory.
 
     Attributes:
       config: the configuration of the pack: task, labels, scores and so on.
@@ -105,12 +93,11 @@ class Predictor:
                 f"{vocab_file or spm_model_file} is {described}."
             )
         self._encoder = Encoder((), self.max_seq_length, tokenizer)
-        self._threads = threads or parallel.num_cores()
-        # Run batches in parallel, each in one thread: operations on a few sentences are too small to be split.
-        self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
-        self._session, self._run = _build(weights, self.config, precision)
-        self._is_open = True
-        self.predict(["."])  # warm up: the first run optimizes the graph, which is slow
+        graph, tensors = stacking.build_alone(self.config, weights.assignments, precision)
+        self._engine = Engine(graph, threads)
+        family = stacking.family_of(self.config)
+        self._task = self._engine.load(self.config.task, self.config, tensors, family, self._encoder)
+        self._engine.warm_up(self._task, is_mixed=False)
 
     @classmethod
     def from_run(cls, output_dir: str, **changes: Any) -> Predictor:
@@ -144,37 +131,28 @@ class Predictor:
 
     def close(self) -> None:
         """Free the model. Calling this again has no effect."""
-        self._is_open = False
-        self._pool.shutdown()
-        self._session.close()
+        self._engine.close()
 
     def predict(self, texts: Sequence[Text], batch_size: int = 32) -> List[Prediction]:
         """Return the predictions for strings or pairs of strings (tuples or lists), in the same order.
 
         A thread computes up to `batch_size` texts at a time, which affects results only through rounding. Raise a
-        `UserError` if an item is not a text, or the predictor is closed.
+        `UserError` if an item is not a text, the task answers questions, or the predictor is closed.
         """
-        self._check_open()
-        errors.check_int("batch_size", batch_size)
-        encoded = [self._encoder.encode(InputExample("", *pair)) for pair in _as_pairs(texts)]
-        batches = _batches([len(features["input_ids"]) for features in encoded], batch_size, self._threads)
-        compute = self._pool.map if len(batches) > 1 else map  # avoids a thread switch for a single sentence
-        values = np.empty([len(encoded), len(self.config.labels) or 1], np.float32)
-        try:
-            results = compute(lambda batch: self._run(*_padded([encoded[index] for index in batch])), batches)
-            for batch, rows in zip(batches, results):
-                values[batch] = rows
-        except RuntimeError:  # from a session that another thread has closed
-            self._check_open()
-            raise
-        labels = self.config.labels
-        if not labels:
-            return [Prediction(number=row[0]) for row in values.tolist()]
-        return [Prediction(labels[row.index(max(row))], dict(zip(labels, row))) for row in values.tolist()]
+        self._engine.check_open()
+        self._task.check_predicts()
+        return self._engine.predict([(self._task, pair) for pair in as_pairs(texts)], batch_size)
 
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise errors.UserError("This predictor is closed. Create a new one.")
+    def answer(
+        self, questions: Sequence[Tuple[str, str]], rules: Optional[AnswerRules] = None, batch_size: int = 8
+    ) -> List[PredictedAnswer]:
+        """Return the answers to pairs of a question and a paragraph, for a task that answers questions.
+
+        Long paragraphs are divided into windows as in training. By default, the rules are those of the training's
+        version of SQuAD with a null threshold of 0.
+        """
+        self._engine.check_open()
+        return self._engine.answer(self._task, as_questions(questions), rules, batch_size)
 
 
 def load(
@@ -218,51 +196,11 @@ def load(
     return Predictor(adapter_pack=os.fspath(adapter_pack or ""), **changes)
 
 
-def _as_pairs(texts: Sequence[Text]) -> List[Tuple[str, Optional[str]]]:
-    """Return the texts as (text, second text or None)."""
-    if isinstance(texts, (str, bytes)) or not hasattr(texts, "__iter__"):
-        raise errors.UserError(
-            f"predict expects a list of texts, found {type(texts).__name__}. Put a single text in [ ]."
-        )
-    pairs: List[Tuple[str, Optional[str]]] = []
-    for index, item in enumerate(texts):
-        pair = (item, None) if isinstance(item, str) else item
-        is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], str)
-        if not is_pair or not (pair[1] is None or isinstance(pair[1], str)):
-            raise errors.UserError(f"predict expects strings or pairs of strings, but item {index} is {item!r:.80}.")
-        pairs.append((pair[0], pair[1]))
-    return pairs
-
-
-def _batches(lengths: Sequence[int], batch_size: int, threads: int) -> List[List[int]]:
-    """Return the indices of sequences in batches of similar length, which need little padding.
-
-    Small inputs are divided among the threads. The longest sequences come first, so that no thread starts on them last.
-    """
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    size = max(1, min(batch_size, -(-len(order) // threads)))
-    return [order[start : start + size] for start in range(0, len(order), size)]
-
-
-def _padded(encoded: Sequence[Mapping[str, Any]]) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ids, mask and segments of a batch, padded to its longest sequence."""
-    lengths = [len(features["input_ids"]) for features in encoded]
-    arrays = np.zeros([3, len(encoded), max(lengths)], np.int32)
-    for row, features in enumerate(encoded):
-        arrays[:, row, : lengths[row]] = features["input_ids"], [1] * lengths[row], features["segment_ids"]
-    return tuple(arrays)
-
-
 def _resolve_weights(
     init_checkpoint: str, path: str, bert_config_file: Optional[str]
 ) -> Tuple[loading.Weights, packs.PackConfig]:
     """Return the weights, checked against their fingerprints, and the configuration of the pack."""
     config = packs.read_config(path)
-    if config.head == "span":
-        raise errors.UserError(
-            f"The pack {path} (task {config.task}) is for question answering, but this predictor supports only "
-            "classification and regression. Use run_squad.py --do_predict=true."
-        )
     spec = config.spec
     if bert_config_file:
         spec = dataclasses.replace(spec, config=modeling.BertConfig.from_json_file(bert_config_file))
@@ -282,36 +220,3 @@ def _find_tokenizer_file(checkpoint: str, pattern: str) -> str:
             "vocab_file or spm_model_file."
         )
     return os.path.join(folder, found[0])
-
-
-def _build(
-    weights: loading.Weights, config: packs.PackConfig, precision: str
-) -> Tuple[tf.Session, Callable[..., np.ndarray]]:
-    """Return a session with the weights, and a function from (ids, mask, segments) to probabilities or numbers."""
-    head = config.make_head()
-    with tf.Graph().as_default() as graph:
-        names = ("input_ids", "input_mask", "segment_ids")
-        ids, mask, segments = (tf.placeholder(tf.int32, [None, None], name) for name in names)
-        # The head needs labels for the loss, which is never computed here.
-        labels = {name: tf.zeros(tf.shape(ids)[:1], kind) for name, kind in head.label_types.items()}
-        # TensorFlow 1.15 would create reference variables, which the session's executor does not support.
-        spec = dataclasses.replace(config.spec, precision=precision)
-        assigner = WeightAssigner(weights.assignments, spec.reduced_names(trains=False), precision)
-        resources = tf.variable_scope(tf.get_variable_scope(), use_resource=True)
-        with resources, assigner.creating_variables(), fused_ops.compiling(False):
-            model = modeling.BertModel(
-                config.bert_config,
-                False,
-                ids,
-                mask,
-                segments,
-                scope="bert",
-                adapter_fn=config.adapter_config,
-                precision=precision,
-            )
-            output = head.build(model, labels, is_training=False)
-        graph.finalize()
-        session = tf.Session(graph=graph, config=estimators.serving_config())
-        assigner.load(session)
-        fetched = output.logits if output.probabilities is None else output.probabilities
-        return session, session.make_callable(fetched, [ids, mask, segments])

@@ -16,6 +16,8 @@ import numpy as np
 Job = Mapping[str, Any]
 Result = Dict[str, Any]
 CLASSES = 2
+# Timed calls of `timed_tasks`, after one that is not.
+TASK_CALLS = 5
 
 
 def peak_bytes() -> int:
@@ -53,13 +55,34 @@ def timed_steps(step: Callable[[], float], job: Job) -> Result:
     return {"seconds": seconds, "losses": losses, "examples": job["batch"]}
 
 
+def read_sentences(job: Job) -> List[str]:
+    """Return the first sentences of the dev split of SST-2."""
+    with open(os.path.join(job["data_dir"], "dev.tsv"), encoding="utf-8") as file:
+        return [line.split("\t")[0] for line in file][1 : job["sentences"] + 1]
+
+
+def timed_tasks(predict: Callable[[List[str], List[int]], Sequence[Any]], job: Job) -> Result:
+    """Time warm predictions of sentences that belong to several tasks in turn.
+
+    `predict` takes texts and the number of the task of each; the time is the median of several calls.
+    """
+    texts = read_sentences(job)
+    numbers = [index % job["tasks"] for index in range(len(texts))]
+    seconds = []
+    for _ in range(1 + TASK_CALLS):
+        started = time.perf_counter()
+        count = len(predict(texts, numbers))
+        seconds.append(time.perf_counter() - started)
+        assert count == len(texts)
+    return {"seconds": [statistics.median(seconds[1:])], "examples": len(texts)}
+
+
 def timed_predictions(predict: Callable[[List[str], int], Sequence[Any]], job: Job) -> Result:
     """Time warm predictions of SST-2 sentences: one by one (median), or all at once in batches.
 
     `predict` takes texts and a batch size, and returns one prediction for each text.
     """
-    with open(os.path.join(job["data_dir"], "dev.tsv"), encoding="utf-8") as file:
-        texts = [line.split("\t")[0] for line in file][1 : job["sentences"] + 1]
+    texts = read_sentences(job)
     batch = job["predict_batch"]
     predict(texts[:32], batch)
     calls = [[text] for text in texts] if batch == 1 else [texts]

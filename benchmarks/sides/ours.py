@@ -28,6 +28,7 @@ from adapter_bert.model.heads import ClassificationHead
 from adapter_bert.model.spec import ModelSpec
 from adapter_bert.pipeline.feature_store import FeatureStore
 from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.task_predictor import TaskPredictor
 from adapter_bert.training.model_fn import ModelFn, Schedule, TrainingPlan
 from adapter_bert.weights import bases, fingerprints, packs
 from adapter_layers import AdapterConfig
@@ -169,17 +170,55 @@ def random_pack(config: modeling.BertConfig, adapter_size: int, tokenizer: Any, 
     return packs.Pack(described, tensors)
 
 
+def pack_on(base: bases.Base, job: common.Job) -> packs.Pack:
+    """Return a pack with random weights for a base."""
+    pack = random_pack(base.config, job["adapter_size"], base.tokenizer_description, job["length"])
+    frozen = fingerprints.combine(base.digests, pack.config.frozen_names())
+    return dataclasses.replace(pack, config=dataclasses.replace(pack.config, base=frozen))
+
+
 def predict(job: common.Job) -> common.Result:
     """Time warm predictions with adapters on the base, tokenization included."""
     base = bases.Base.find(job["base_dir"])
-    pack = random_pack(base.config, job["adapter_size"], base.tokenizer_description, job["length"])
-    frozen = fingerprints.combine(base.digests, pack.config.frozen_names())
-    pack = dataclasses.replace(pack, config=dataclasses.replace(pack.config, base=frozen))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, packs.FILE_NAME)
-        packs.write(path, pack)
+        packs.write(path, pack_on(base, job))
         with Predictor(base.checkpoint, path, precision=job["precision"]) as predictor:
             return common.timed_predictions(predictor.predict, job)
+
+
+def many_tasks(job: common.Job) -> common.Result:
+    """Time sentences of several tasks, mixed in batches of similar length."""
+    base = bases.Base.find(job["base_dir"])
+    with TaskPredictor(base, precision=job["precision"]) as predictor:
+        for number in range(job["tasks"]):
+            predictor.add(f"task{number}", pack_on(base, job))
+
+        def predict(texts: List[str], numbers: List[int]) -> List[Any]:
+            examples = [(f"task{number}", text) for number, text in zip(numbers, texts)]
+            return predictor.predict(examples, job["predict_batch"])
+
+        return common.timed_tasks(predict, job)
+
+
+def bank(job: common.Job) -> common.Result:
+    """Time the addition of a pack from its file beside other tasks, and measure the memory of all."""
+    base = bases.Base.find(job["base_dir"])
+    pack, seconds = pack_on(base, job), []
+    with TaskPredictor(base, precision=job["precision"]) as predictor, tempfile.TemporaryDirectory() as folder:
+        for number in range(job["tasks"]):
+            predictor.add(f"task{number}", pack)
+        path = os.path.join(folder, packs.FILE_NAME)
+        packs.write(path, pack)
+        for _ in range(20):
+            started = time.perf_counter()
+            predictor.add("new", path)
+            seconds.append(time.perf_counter() - started)
+            predictor.remove("new")
+        texts = common.read_sentences(job)
+        examples = [(f"task{number % job['tasks']}", text) for number, text in enumerate(texts)]
+        assert len(predictor.predict(examples, job["predict_batch"])) == len(texts)
+    return {"seconds": seconds}
 
 
 def sizes(job: common.Job) -> common.Result:
@@ -196,5 +235,5 @@ def sizes(job: common.Job) -> common.Result:
 
 
 if __name__ == "__main__":
-    kinds = (step, epoch, sweep, cache, fixed, features, predict, sizes)
-    common.answer({kind.__name__: kind for kind in kinds}, sys.argv)
+    kinds = {kind.__name__: kind for kind in (step, epoch, sweep, cache, fixed, features, predict, bank, sizes)}
+    common.answer({**kinds, "tasks": many_tasks}, sys.argv)

@@ -240,6 +240,68 @@ def predict(job: common.Job) -> common.Result:
     return common.timed_predictions(predict_texts, job)
 
 
+def tasks(job: common.Job) -> common.Result:
+    """Time sentences of several tasks in batches of similar length, with the library's way to mix adapters in a batch.
+
+    AdapterHub's BatchSplit needs the sentences of a task to be adjacent; PEFT takes a name for each sentence. All tasks
+    share one head.
+    """
+    transformers.utils.logging.set_verbosity_error()
+    logging.getLogger("adapters").setLevel(logging.ERROR)
+    torch.manual_seed(job["seed"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job["hf_dir"])
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(job["hf_dir"], num_labels=common.CLASSES)
+    run = (with_batch_split if job["method"] == "adapterhub" else with_adapter_names)(model, job)
+
+    def predict_texts(texts: List[str], numbers: List[int]) -> List[List[float]]:
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+        found: Dict[int, List[float]] = {}
+        for start in range(0, len(order), job["predict_batch"]):
+            batch = sorted(order[start : start + job["predict_batch"]], key=lambda index: numbers[index])
+            chosen = [texts[index] for index in batch]
+            inputs = tokenizer(chosen, truncation=True, max_length=job["length"], padding=True, return_tensors="pt")
+            with torch.inference_mode(), autocast(job):
+                logits = run(inputs, [f"task{numbers[index]}" for index in batch])
+            found.update(zip(batch, logits.float().softmax(-1).tolist()))
+        return [found[index] for index in range(len(texts))]
+
+    return common.timed_tasks(predict_texts, job)
+
+
+def with_batch_split(model: Any, job: common.Job) -> Any:
+    """Add AdapterHub's adapters, one for each task; return a function from inputs and names to logits."""
+    import adapters
+    from adapters.composition import BatchSplit
+
+    adapters.init(model)
+    reduction = model.config.hidden_size // job["adapter_size"]
+    for number in range(job["tasks"]):
+        model.add_adapter(f"task{number}", adapters.DoubleSeqBnConfig(reduction_factor=reduction, non_linearity="gelu"))
+    model.eval()
+
+    def run(inputs: Any, names: List[str]) -> torch.Tensor:
+        counts = {name: names.count(name) for name in names}
+        first, *others = counts
+        split = BatchSplit(first, *others, batch_sizes=list(counts.values())) if others else first
+        model.set_active_adapters(split)
+        return model(**inputs).logits
+
+    return run
+
+
+def with_adapter_names(model: Any, job: common.Job) -> Any:
+    """Add LoRA with about as many parameters for each task; return a function from inputs and names to logits."""
+    import peft
+
+    rank = lora_rank(model.config.to_dict(), job["adapter_size"])
+    config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=["query", "value"], init_lora_weights=False)
+    model = peft.get_peft_model(model, config, adapter_name="task0")
+    for number in range(1, job["tasks"]):
+        model.add_adapter(f"task{number}", config)
+    model.eval()
+    return lambda inputs, names: model(**inputs, adapter_names=names).logits
+
+
 def sizes(job: common.Job) -> common.Result:
     """Measure the folder that the library writes for a task. (AdapterHub does not save LayerNorms with an adapter.)"""
     model = prepare(random_model(job), job)
@@ -253,4 +315,4 @@ def sizes(job: common.Job) -> common.Result:
 
 if __name__ == "__main__":
     kinds = {"step": step, "epoch": epoch, "run": run, "sweep": sweep, "features": features, "predict": predict}
-    common.answer({**kinds, "sizes": sizes}, sys.argv)
+    common.answer({**kinds, "tasks": tasks, "sizes": sizes}, sys.argv)

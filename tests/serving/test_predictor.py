@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from adapter_bert.serving.predictor import Prediction, Predictor, _batches
+from adapter_bert.serving.engine import Prediction, plan_batches
+from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.task import InputExample
 from adapter_bert.weights import bases, packs
 from adapter_bert.weights.exchange import huggingface
@@ -83,7 +84,7 @@ def test_items_that_are_not_texts_are_reported(predictor, texts, fact):
     [([], 4, 2, []), ([5, 9, 7, 6], 4, 2, [[1, 2], [3, 0]]), ([5, 9, 7, 6, 8], 2, 2, [[1, 4], [2, 3], [0]])],
 )
 def test_batches_have_similar_lengths_and_use_all_threads(lengths, batch_size, threads, expected):
-    assert _batches(lengths, batch_size, threads) == expected
+    assert plan_batches(lengths, batch_size, threads) == expected
 
 
 def test_several_threads_can_use_one_predictor(predictor, sentences):
@@ -128,9 +129,13 @@ class TestErrors:
     def test_invalid_numbers(self, trained, change, fact):
         assert_mentions(message_of(Predictor.from_run, trained, **change), fact)
 
-    def test_a_pack_for_question_answering(self, tiny_bert, tmp_path):
-        path = write_pack(tmp_path, tiny_bert, head="span")
-        assert_mentions(message_of(Predictor, "unused", path), path, "run_squad.py")
+    def test_predict_with_a_pack_for_question_answering(self, tiny_bert, tmp_path):
+        path = write_pack(tmp_path, tiny_bert, head="span", task="questions")
+        with Predictor(bases.Base.find(tiny_bert).checkpoint, path) as made:
+            assert_mentions(message_of(made.predict, []), "questions", "answer", "run_squad.py")
+
+    def test_answer_with_a_pack_for_classification(self, predictor):
+        assert_mentions(message_of(predictor.answer, [("is it big ?", "it is big .")]), "classification", "predict")
 
 
 def test_probabilities_equal_hugging_faces(tmp_path):
