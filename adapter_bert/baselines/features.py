@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import io
 import os
 from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -95,9 +96,9 @@ class VectorCache:
         path = os.path.join(self._folder, f"{kind}-{key.hexdigest()[:20]}.npy")
         if not os.path.exists(path):
             values = np.ascontiguousarray(compute(texts), np.float32)
-            with files.user_errors(f"Cannot write {path}"), files.atomic_write(path) as temporary:
-                with open(temporary, "wb") as file:
-                    np.lib.format.write_array(file, values, allow_pickle=False)
+            content = io.BytesIO()
+            np.lib.format.write_array(content, values, allow_pickle=False)
+            files.write_bytes(path, content.getvalue())
         values = np.load(path, mmap_mode="r", allow_pickle=False)
         if values.shape != (len(texts), self._module.width):
             os.remove(path)  # damaged; it is computed again
@@ -156,7 +157,9 @@ class TextFeatures:
         size = self.batch_size
         return self._input_fn(
             label_types,
-            lambda: (np.arange(first, min(first + size, len(self.labels))) for first in range(0, len(self.labels), size)),
+            lambda: (
+                np.arange(first, min(first + size, len(self.labels))) for first in range(0, len(self.labels), size)
+            ),
         )
 
     def _shuffled(self, total: int, seed: int, start: int) -> Iterator[np.ndarray]:
@@ -174,7 +177,11 @@ class TextFeatures:
 
     def _input_fn(self, label_types: Mapping[str, tf.DType], rows: Callable[[], Iterator[np.ndarray]]) -> InputFn:
         types: Dict[str, Any] = {WORDS: tf.int32, "is_real_example": tf.int32, **label_types}
-        shapes = {WORDS: [None, None], "is_real_example": [None], **{name: [None] for name in label_types}}
+        shapes: Dict[str, List[Optional[int]]] = {
+            WORDS: [None, None],
+            "is_real_example": [None],
+            **{name: [None] for name in label_types},
+        }
         if self.vectors is not None:
             types[VECTORS], shapes[VECTORS] = tf.float32, [None, self.vectors.shape[1]]
         if self.encode is not None:

@@ -222,7 +222,7 @@ class TextModule:
         try:
             meta = tf.saved_model.load(session, list(self._meta.meta_info_def.tags), self.folder)
             assets = _assets(meta, self.folder)
-            session.run(tf.tables_initializer(), {name: path for name, path in assets})
+            session.run(tf.tables_initializer(), dict(assets))
         except (RuntimeError, ValueError, tf.errors.OpError) as error:
             raise errors.UserError(f"The module {self.name} cannot be loaded: {errors.reason(error)}.") from None
         return str(self._output(self.signature).name)

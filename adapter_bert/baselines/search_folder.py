@@ -130,11 +130,15 @@ def check_same(recorded: Mapping[str, Any], described: Mapping[str, Any], place:
         before, now = recorded.get(key), described.get(key)
         if isinstance(before, dict) and isinstance(now, dict):
             names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-            differences += [f"{name} was {before.get(name)}, is {now.get(name)}" for name in names if key != "settings" or name not in ROWS]
+            differences += [
+                f"{name} was {before.get(name)}, is {now.get(name)}"
+                for name in names
+                if key != "settings" or name not in ROWS
+            ]
         elif before != now:
             differences.append(f"{key} was {before}, is {now}")
     if differences:
         raise errors.UserError(
-            f"{place} contains another search: {'; '.join(differences)}. Use another --output_dir (and --study), or the "
-            "settings that it was started with."
+            f"{place} contains another search: {'; '.join(differences)}. Use another --output_dir (and --study), or "
+            "the settings that it was started with."
         )

@@ -30,7 +30,9 @@ _TF1_FORMAT = b"\x08\x03"
 def convert(read: Callable[[str], bytes], folder: str) -> None:
     """Write the module; `read` returns the content of the model's files by name."""
     description = json.loads(read("model.json"))
-    graph_def = json_format.ParseDict(_with_base64(description["modelTopology"]), tf.GraphDef(), ignore_unknown_fields=True)
+    graph_def = json_format.ParseDict(
+        _with_base64(description["modelTopology"]), tf.GraphDef(), ignore_unknown_fields=True
+    )
     # The files have no 64-bit integers, because JavaScript has none; the graph says which they were.
     types = {node.name: tf.as_dtype(node.attr["dtype"].type) for node in graph_def.node if node.op == "Const"}
     weights = {
@@ -44,7 +46,7 @@ def convert(read: Callable[[str], bytes], folder: str) -> None:
         initial = {name: tf.placeholder(value.dtype, value.shape) for name, value in weights.items() if value.ndim}
         trained = {name for name, value in weights.items() if value.dtype == np.float32 and "TimingSignal" not in name}
         inputs: Dict[str, Any] = {"indices": indices, "values": values}
-        variables = {}
+        variables: Dict[str, Any] = {}
         for name, value in weights.items():
             if name in trained and value.ndim:
                 variables[name] = tf.get_variable(f"encoder/{len(variables)}", initializer=initial[name])

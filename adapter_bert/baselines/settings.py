@@ -22,8 +22,8 @@ class NetworkSettings(FlagGroup):
 
     hub_module: Optional[str] = setting(
         None,
-        "Text embeddings: a TF-Hub module (a folder or a URL, in the layout of TF1 or TF2), or the name of a package to "
-        "download, see docs/baselines.md.",
+        "Text embeddings: a TF-Hub module (a folder or a URL, in the layout of TF1 or TF2), or the name of a package "
+        "to download, see docs/baselines.md.",
         MODEL,
     )
     fine_tune_module: bool = setting(False, "Train the embeddings too.", MODEL)

@@ -58,7 +58,7 @@ def read(path: Optional[str], given: Mapping[str, Any]) -> Dict[str, Values]:
     if path:
         found.update({name: _parse(name, value, path) for name, value in _read_toml(path).items()})
     found.update({name: (value,) for name, value in given.items() if name in TABLE})
-    defaults = NetworkSettings(hub_module="x")
+    defaults: Any = NetworkSettings(hub_module="x")
     for name, values in found.items():
         for value in values:
             dataclasses.replace(defaults, **{name: value}).validate()
@@ -105,7 +105,7 @@ def _parse(name: str, value: Any, path: str) -> Values:
 def describe(space: Mapping[str, Values]) -> Dict[str, Any]:
     """Return a space in a canonical JSON form."""
     return {
-        name: dict(low=values.low, high=values.high) if isinstance(values, Range) else list(values)
+        name: {"low": values.low, "high": values.high} if isinstance(values, Range) else list(values)
         for name, values in space.items()
     }
 

@@ -36,8 +36,8 @@ def check_storage(address: Optional[str]) -> None:
         kind = address.partition("://")[0]
         why = ": SQLite loses trials if several processes write" if kind.startswith("sqlite") else ""
         raise errors.UserError(
-            f"--storage={kind}://… is not supported{why}. Use {_SERVERS[0]}USER:PASSWORD@HOST/DATABASE, or leave it out "
-            "for a journal file in --output_dir."
+            f"--storage={kind}://… is not supported{why}. Use {_SERVERS[0]}USER:PASSWORD@HOST/DATABASE, or leave it "
+            "out for a journal file in --output_dir."
         )
 
 
@@ -80,8 +80,9 @@ def open_storage(folder: SearchFolder, address: Optional[str]) -> Any:
         from optuna.storages.journal import JournalFileBackend
 
         path = folder.file(JOURNAL_FILE)
+        lock: Any = _JournalLock(path)
         try:
-            return optuna.storages.JournalStorage(JournalFileBackend(path, _JournalLock(path)))
+            return optuna.storages.JournalStorage(JournalFileBackend(path, lock))
         except (ValueError, KeyError) as error:
             raise errors.UserError(f"The study {path} is damaged: {errors.reason(error)}. Restore it.") from None
     try:
@@ -90,7 +91,9 @@ def open_storage(folder: SearchFolder, address: Optional[str]) -> Any:
         raise errors.UserError(f"--storage: {errors.reason(error)}: pip install -e '.[search]'.") from None
     except Exception as error:  # the drivers raise many types
         reason = errors.reason(error).replace(address, without_password(address) or "")
-        raise errors.UserError(f"The server at --storage={without_password(address)} does not answer: {reason}.") from None
+        raise errors.UserError(
+            f"The server at --storage={without_password(address)} does not answer: {reason}."
+        ) from None
 
 
 class Study:
@@ -110,6 +113,11 @@ class Study:
             self._study.set_user_attr(_IDENTITY, search.identity())
         else:
             check_same(recorded, search.identity(), f"The storage, under the name {search.study},")
+
+    @property
+    def optuna_study(self) -> Any:
+        """The study as Optuna's functions expect it."""
+        return self._study
 
     def trials(self) -> List[Any]:
         """Return all trials, in order."""

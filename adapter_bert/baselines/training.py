@@ -27,7 +27,7 @@ from adapter_bert.baselines.weights import BaselineFolder, BestNetwork, ModuleWe
 from adapter_bert.common import errors, files
 from adapter_bert.evaluation import glue_submission
 from adapter_bert.evaluation.results import EvalResults
-from adapter_bert.evaluation.scores import Row, Scores
+from adapter_bert.evaluation.scores import Scores
 from adapter_bert.model.heads import HeadOutput, LabelHead
 from adapter_bert.tasks.task_data import TaskData
 from adapter_bert.training import classification, run_values
@@ -39,6 +39,7 @@ from adapter_bert.training.trainer import Trainer
 from adapter_bert.weights import checkpoints, loading
 from adapter_bert.weights.assigner import WeightAssigner
 from adapter_bert.weights.loading import WeightRequest, Weights
+from adapter_bert.weights.run_folder import RunFolder
 
 Features = Mapping[str, tf.Tensor]
 # Called with the step and the scores of each evaluation; may raise an exception to stop training.
@@ -148,14 +149,15 @@ def make_schedule(settings: BaselineSettings, num_examples: int) -> Schedule:
     return Schedule(settings.deep_learning_rate, steps, 0, num_examples)
 
 
-def _read_inputs(settings: BaselineSettings, folder: BaselineFolder, memory: Memory) -> _Inputs:
+def _read_inputs(settings: BaselineSettings, folder: RunFolder, memory: Memory) -> _Inputs:
     checked: Any = settings
     requested = (settings.do_train, settings.do_eval, settings.do_predict)
     sources = (settings.task_name, settings.data_dir, settings.custom_data, requested, settings.primary_metric)
     # Custom data may be changed by the labels of the run in the output folder.
     key = None if settings.has_custom_data else ("data", repr(sources))
     data = memory.get(key, lambda: classification.load_data(checked)) if key else classification.load_data(checked)
-    module = memory.get(("module", settings.hub_module), lambda: registry_packages.open_module(settings.hub_module or ""))
+    handle = settings.hub_module or ""
+    module = memory.get(("module", handle), lambda: registry_packages.open_module(handle))
     reading = Reading(settings.lowercase_text, settings.remove_non_alphanumeric, settings.max_seq_length)
     known = None
     if not settings.do_train and folder.has_pack():
@@ -174,15 +176,12 @@ def _vector_cache(settings: BaselineSettings, module: TextModule) -> VectorCache
     return VectorCache(files.writable_folder(*settings.feature_folders), module)
 
 
-def _prepare(
-    settings: BaselineSettings, folder: BaselineFolder, inputs: _Inputs, head: LabelHead
-) -> BaselineTrainer:
+def _prepare(settings: BaselineSettings, folder: RunFolder, inputs: _Inputs, head: LabelHead) -> BaselineTrainer:
     """Check the run, and claim its folder, which is the first write."""
-    words, module, checked = inputs.words, inputs.module, settings
-    untyped: Any = checked
-    spec = NetworkSpec(
-        settings.network, head, Sizes(len(words.train_words), len(words.other_words), module.width), inputs.trained_module
-    )
+    words, module = inputs.words, inputs.module
+    untyped: Any = settings
+    sizes = Sizes(len(words.train_words), len(words.other_words), module.width)
+    spec = NetworkSpec(settings.network, head, sizes, inputs.trained_module)
     record = folder.check_same_run(untyped, inputs.data.fingerprints())
     purpose = loading.TRAIN if settings.do_train else loading.EVALUATE
     values: Dict[str, Any] = dict(inputs.trained_module.values) if inputs.trained_module else {}

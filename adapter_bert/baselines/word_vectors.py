@@ -100,7 +100,9 @@ def parse_text(data: bytes, path: str) -> WordVectors:
         try:
             row = np.array(numbers.split(" "), np.float32)
         except ValueError:
-            raise errors.UserError(f"{path}, line {number}: expected a word and its numbers, found {line!r:.80}.") from None
+            raise errors.UserError(
+                f"{path}, line {number}: expected a word and its numbers, found {line!r:.80}."
+            ) from None
         width = width or (len(row), number)
         if len(row) != width[0]:
             raise errors.UserError(

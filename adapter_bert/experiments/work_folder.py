@@ -24,7 +24,7 @@ class WorkFolder:
 
     def __init__(self, path: str) -> None:
         if paths.is_remote(path):
-            raise errors.UserError(f"The folder of a {self.kind}, --output_dir or --sweep, must be local; found {path}.")
+            raise errors.UserError(f"The folder of a {self.kind}, must be local; found {path}.")
         self.path = path
 
     def file(self, *names: str) -> str:

@@ -1,4 +1,4 @@
-"""Settings of `run_classifier.py`, and those of its data and results, for any model. Imports no TensorFlow, see `flags`."""
+"""Settings of `run_classifier.py` and, for any model, of its data. Imports no TensorFlow, see `flags`."""
 
 from __future__ import annotations
 
