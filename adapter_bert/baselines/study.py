@@ -6,6 +6,7 @@ process continues it from its checkpoint under the same number.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from typing import Any, Dict, List, Optional
@@ -73,6 +74,14 @@ class _JournalLock:
         self._held.__exit__(None, None, None)
 
 
+def _with_driver(address: str) -> str:
+    """Name the installed driver in an address without one: the default of SQLAlchemy depends on its version."""
+    for driver in ("psycopg2", "psycopg"):
+        if address.startswith(_SERVERS[0]) and importlib.util.find_spec(driver):
+            return f"postgresql+{driver}{address[len('postgresql') :]}"
+    return address
+
+
 def open_storage(folder: SearchFolder, address: Optional[str]) -> Any:
     """Return the storage of a study: a journal in the folder, or a server."""
     optuna = import_optuna()
@@ -86,11 +95,11 @@ def open_storage(folder: SearchFolder, address: Optional[str]) -> Any:
         except (ValueError, KeyError) as error:
             raise errors.UserError(f"The study {path} is damaged: {errors.reason(error)}. Restore it.") from None
     try:
-        return optuna.storages.RDBStorage(address, engine_kwargs={"pool_pre_ping": True})
+        return optuna.storages.RDBStorage(_with_driver(address), engine_kwargs={"pool_pre_ping": True})
     except ImportError as error:
         raise errors.UserError(f"--storage: {errors.reason(error)}: pip install -e '.[search]'.") from None
     except Exception as error:  # the drivers raise many types
-        reason = errors.reason(error).replace(address, without_password(address) or "")
+        reason = errors.reason(error)
         raise errors.UserError(
             f"The server at --storage={without_password(address)} does not answer: {reason}."
         ) from None
@@ -104,7 +113,7 @@ class Study:
         self._optuna = import_optuna()
         self.folder, self.search = folder, search
         storage = open_storage(folder, address or os.environ.get(STORAGE_VARIABLE))
-        pruner = self._optuna.pruners.MedianPruner(_STARTUP_TRIALS, _WARMUP_EVALUATIONS)
+        pruner = self._optuna.pruners.MedianPruner(_STARTUP_TRIALS, n_warmup_steps=0)
         self._study = self._optuna.create_study(
             storage=storage, study_name=search.study, direction="maximize", load_if_exists=True, pruner=pruner
         )
@@ -185,7 +194,8 @@ class OwnTrial:
     def report(self, step: int, score: float) -> None:
         """Report a score of the dev split; raise `TrialPruned` if the trial is worse than the median so far."""
         self.trial.report(score, step)
-        if self.trial.should_prune():
+        evaluations = len(self._study._storage.get_trial(self.trial._trial_id).intermediate_values)
+        if evaluations > _WARMUP_EVALUATIONS and self.trial.should_prune():
             raise self._optuna.TrialPruned
 
     @property

@@ -9,6 +9,7 @@ each of the final seeds.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import traceback
@@ -95,7 +96,8 @@ def _run_trial(study: Study, trial: OwnTrial, memory: Memory) -> None:
     run_folder = BaselineFolder(folder.trial_run(trial.number))
     reported["seconds"] = round(time.monotonic() - started, 2)
     trial.finish(state, value, reported)
-    run_folder.remove_weights(keep_pack=False)
+    if os.path.isdir(run_folder.path):  # a trial with wrong settings has none
+        run_folder.remove_weights(keep_pack=False)
     tf.summary.FileWriterCache.clear()
     shown = reported.get("error") or (f"{value:.4f}" if value is not None else "")
     tf.logging.info("Trial %d: %s %s (%.1f s)", trial.number, state.lower(), shown, reported["seconds"])
