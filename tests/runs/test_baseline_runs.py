@@ -71,14 +71,14 @@ def test_an_interrupted_run_continues_to_the_same_result(tmp_path, module, monke
 
     whole = run(settings("whole"))
 
-    class Killed(Exception):
+    class KilledError(Exception):
         pass
 
     def die(step, scores):
         if step == 10:
-            raise Killed
+            raise KilledError
 
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         training.run(settings("killed"), observer=die)
     assert BaselineFolder(str(tmp_path / "killed")).latest_step() == 10
     resumed = run(settings("killed"))
