@@ -13,8 +13,11 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 from adapter_bert.common import errors, parallel, system
 from adapter_bert.experiments.sweep_file import Cell, Sweep
 from adapter_bert.experiments.sweep_folder import SweepFolder
+from adapter_bert.experiments.work_folder import WorkFolder
 from adapter_bert.experiments.worker import DISK_FULL
 
+# Module that a worker of a sweep runs.
+SWEEP_WORKER = "adapter_bert.experiments.worker"
 _POLL_SECONDS = 1.0
 _STOP_SECONDS = 120.0
 # A job is requeued at its time limit until the sweep is done; submitit's own default is three times.
@@ -25,9 +28,9 @@ _SHARED_OPTIONS = (
 )  # fmt: skip
 
 
-def worker_command(folder: SweepFolder, cores: Sequence[int] = ()) -> List[str]:
+def worker_command(folder: WorkFolder, cores: Sequence[int] = (), module: str = SWEEP_WORKER) -> List[str]:
     """Return the command line of a worker."""
-    command = [sys.executable, "-m", "adapter_bert.experiments.worker", folder.path]
+    command = [sys.executable, "-m", module, folder.path]
     return [*command, ",".join(map(str, cores))] if cores else command
 
 
@@ -45,11 +48,13 @@ def core_groups(workers: int) -> List[List[int]]:
 class _Worker:
     """A worker process and the cells that it announces."""
 
-    def __init__(self, folder: SweepFolder, name: str, cores: Sequence[int], gpu: Optional[str]) -> None:
+    def __init__(
+        self, folder: WorkFolder, name: str, cores: Sequence[int], gpu: Optional[str], module: str = SWEEP_WORKER
+    ) -> None:
         os.makedirs(folder.file("workers"), exist_ok=True)
         self._log = folder.file("workers", f"{name}.log")
         self._announced = folder.file("workers", f"{name}.jsonl")
-        self._command = worker_command(folder, cores)
+        self._command = worker_command(folder, cores, module)
         self._device = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
         self.process: subprocess.Popen = self.start()
 
@@ -89,21 +94,39 @@ def run_locally(
 
     A worker that is killed is replaced, and its cell continues from its checkpoint. `name` is that of their logs.
     """
+
+    def crashed(cell: str) -> None:
+        cells: Dict[str, Cell] = {each.name: each for each in folder.status(sweep).remaining}
+        if cell in cells:
+            folder.add_crash(cells[cell])
+
+    run_workers(folder, SWEEP_WORKER, workers, report, crashed, name)
+
+
+def run_workers(
+    folder: WorkFolder,
+    module: str,
+    workers: int,
+    report: Callable[[int], None],
+    crashed: Callable[[str], None],
+    name: str = "worker",
+) -> None:
+    """Run a module in this many processes; `crashed` is called with what a worker announced before it was killed."""
     gpus: Sequence[Optional[str]] = system.gpus() or [None]
     started = [
-        _Worker(folder, f"{name}-{index}", cores, gpus[index % len(gpus)])
+        _Worker(folder, f"{name}-{index}", cores, gpus[index % len(gpus)], module)
         for index, cores in enumerate(core_groups(workers))
     ]
     try:
         while started:
             time.sleep(_POLL_SECONDS)
-            started = [worker for worker in started if _is_needed(worker, folder, sweep)]
+            started = [worker for worker in started if _is_needed(worker, folder, crashed)]
             report(sum(worker.current() is not None for worker in started))
     finally:
         _stop(started)
 
 
-def _is_needed(worker: _Worker, folder: SweepFolder, sweep: Sweep) -> bool:
+def _is_needed(worker: _Worker, folder: WorkFolder, crashed: Callable[[str], None]) -> bool:
     """Return whether a worker is still needed; restart it if it was killed."""
     code = worker.process.poll()
     if code is None:
@@ -112,14 +135,12 @@ def _is_needed(worker: _Worker, folder: SweepFolder, sweep: Sweep) -> bool:
         return False
     if code == DISK_FULL:
         raise errors.UserError(
-            f"No space is left on the disk of {folder.path}. Free some and repeat the command: it continues the sweep."
+            f"No space is left on the disk of {folder.path}. Free some and repeat the command, which then continues."
         )
     name = worker.current()
     if name is None:
         raise errors.UserError(f"A worker ended with exit code {code}: {worker.last_lines() or 'it wrote no message'}")
-    cells: Dict[str, Cell] = {cell.name: cell for cell in folder.status(sweep).remaining}
-    if name in cells:
-        folder.add_crash(cells[name])
+    crashed(name)
     worker.start()
     return True
 

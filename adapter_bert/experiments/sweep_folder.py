@@ -19,18 +19,17 @@ import json
 import os
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from adapter_bert.common import errors, files, json_files, locks, paths
+from adapter_bert.common import errors, files, json_files, locks
 from adapter_bert.experiments import cells, selection, sweep_file
 from adapter_bert.experiments.cells import CellResult
 from adapter_bert.experiments.sweep_file import Cell, Sweep
+from adapter_bert.experiments.work_folder import MAX_CRASHES, WorkFolder
 
 VERSION = 1
 RESULTS_FILE, TIMINGS_FILE = "results.csv", "timings.csv"
 SWEEP_FILE, RESULT_FILE, FAILURE_FILE, LOG_FILE = "sweep.json", "result.json", "failure.json", "log.txt"
 _CRASHES_FILE = "crashes.json"
 _LOG_LINES = 20
-# Number of times that a cell may kill its worker, e.g. by running out of memory, before it counts as failed.
-MAX_CRASHES = 3
 
 
 class Times(NamedTuple):
@@ -50,21 +49,14 @@ class Status:
     total: int
 
 
-class SweepFolder:
+class SweepFolder(WorkFolder):
     """The files of a sweep.
 
     Attributes:
       path: path of the folder.
     """
 
-    def __init__(self, path: str) -> None:
-        if paths.is_remote(path):
-            raise errors.UserError(f"The folder of a sweep, --output_dir or --sweep, must be local; found {path}.")
-        self.path = path
-
-    def file(self, *names: str) -> str:
-        """Return the path of a file in this folder."""
-        return os.path.join(self.path, *names)
+    kind = "sweep"
 
     # ------------------------------------------------------------------------------------------- the sweep
 
@@ -130,12 +122,7 @@ class SweepFolder:
 
     def claim(self, cell: Cell) -> Optional[locks.Lock]:
         """Lock a cell; return None if another worker runs it."""
-        folder = self.cell_file(cell)
-        os.makedirs(folder, exist_ok=True)
-        lock = locks.acquire(os.path.join(folder, ".lock"))
-        if lock:
-            lock.write({"pid": os.getpid()})
-        return lock
+        return self.claim_folder(self.cell_file(cell))
 
     def result(self, cell: Cell) -> Optional[CellResult]:
         """Read the result of a cell; None if it has not finished."""
@@ -191,10 +178,7 @@ class SweepFolder:
 
     def add_crash(self, cell: Cell) -> None:
         """Record that a cell has killed its worker. After `MAX_CRASHES` times, it counts as failed."""
-        path = self.cell_file(cell, _CRASHES_FILE)
-        os.makedirs(self.cell_file(cell), exist_ok=True)
-        count = 1 + (json_files.read_object(path).get("count", 0) if os.path.exists(path) else 0)
-        files.write_json(path, {"count": count})
+        count = self.count_crash(self.cell_file(cell))
         if count >= MAX_CRASHES:
             self.write_failure(cell, f"its worker died {count} times, perhaps for lack of memory")
 

@@ -85,7 +85,7 @@ class _OwnMethod:
 
     def total_params(self) -> str:
         """Return the size of all models as a multiple of one BERT. All but full fine-tuning share one frozen BERT."""
-        if not self.present:
+        if not self.present or any(each.kind == "baseline" for each in self.present):
             return DASH
         shared = 0 if all(each.kind == "full" for each in self.present) else 1
         total = shared + sum(each.trained_share for each in self.present)
@@ -94,7 +94,7 @@ class _OwnMethod:
 
     def trained_params(self) -> str:
         """Return the mean number of trained parameters per task, in percent of one BERT."""
-        shares = [each.trained_share for each in self.present]
+        shares = [each.trained_share for each in self.present if each.kind != "baseline"]
         return f"{100 * sum(shares) / len(shares):.3g}%" if shares else DASH
 
 
@@ -194,11 +194,14 @@ def additional_table(cells: Sequence[CellResult], split: str = "test") -> Result
     Variable fine-tuning chooses among all numbers of top layers, and all layers, where at least two were tried.
     """
     chosen: Dict[str, List[CellResult]] = {
+        "No BERT baseline": _of_kinds(cells, "baseline"),
         "Full fine-tuning": _of_kinds(cells, "full"),
         "Variable fine-tuning": _varied(_of_kinds(cells, "full", "top_layers")),
         "Adapters": _of_kinds(cells, "adapter"),
     }
     own = {name: _OwnMethod(name, some, published.ADDITIONAL_TASKS, split) for name, some in chosen.items()}
+    if not chosen["No BERT baseline"]:  # unlike the others, it is not a method of sweeps
+        del own["No BERT baseline"]
     names = ["Average", "Total number of params", "Trained params/task", "Seeds", "Collapsed"]
     columns: List[Tuple[str, List[str]]] = [("Dataset", [*published.ADDITIONAL_TASKS, *names])]
     for name, paper in published.ADDITIONAL.items():

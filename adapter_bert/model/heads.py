@@ -84,6 +84,14 @@ class LabelHead(Head):
     label_types = {"label_ids": tf.int64}
 
     @abc.abstractmethod
+    def output(self, logits: tf.Tensor, features: Features, is_training: bool) -> HeadOutput:
+        """Return the loss and the predictions for these logits, e.g. of a network without BERT."""
+
+    def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
+        """Add the head to the graph; `label_ids` are class indices or, in regression, the numbers to predict."""
+        return self.output(_linear(model, self, is_training), features, is_training)
+
+    @abc.abstractmethod
     def decode(self, row: Mapping[str, np.ndarray]) -> Union[int, float]:
         """Return the predicted class or number of one row of predictions."""
 
@@ -102,9 +110,8 @@ class ClassificationHead(LabelHead):
         """Return name -> shape of the variables."""
         return _shapes(self.num_labels, hidden)
 
-    def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
-        """Add the head to the graph; `label_ids` are class indices."""
-        logits = _linear(model, self, is_training)
+    def output(self, logits: tf.Tensor, features: Features, is_training: bool) -> HeadOutput:
+        """Return the cross entropy and the probabilities; the logits are float [B, classes]."""
         labels = features["label_ids"]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
         weighted = losses
@@ -139,9 +146,8 @@ class RegressionHead(LabelHead):
         """Return name -> shape of the variables."""
         return _shapes(1, hidden)
 
-    def build(self, model: modeling.BertModel, features: Features, is_training: bool) -> HeadOutput:
-        """Add the head to the graph; `label_ids` are the numbers to predict."""
-        logits = _linear(model, self, is_training)
+    def output(self, logits: tf.Tensor, features: Features, is_training: bool) -> HeadOutput:
+        """Return the squared error; the logits are float [B, 1]."""
         losses = tf.square(logits[:, 0] - tf.cast(features["label_ids"], tf.float32))
         return HeadOutput(losses, losses, logits)
 

@@ -1,4 +1,4 @@
-"""Settings of `run_classifier.py`. Imports no TensorFlow, see `flags`."""
+"""Settings of `run_classifier.py` and, for any model, of its data. Imports no TensorFlow, see `flags`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from adapter_bert import tasks
 from adapter_bert.common import errors
 from adapter_bert.evaluation import metrics
 from adapter_bert.settings.flags import MODEL, NOT_NEGATIVE, TRAINING, Limits, setting
-from adapter_bert.settings.groups import Settings
+from adapter_bert.settings.groups import RunSettings, Settings
 from adapter_bert.tasks import custom
 
 METRIC_NAMES = tuple(sorted(metrics.METRICS))
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifierSettings(Settings):
-    """Settings for classification and regression."""
+class TaskSettings(RunSettings):
+    """Settings for classification and regression with any model."""
 
     data_dir: Optional[str] = setting(None, "Folder with the task's files as downloaded.", TRAINING, kind="path")
     do_predict: bool = setting(False, "Write class probabilities of the test set.")
@@ -109,3 +109,8 @@ class ClassifierSettings(Settings):
         files = {"train_file": self.do_train, "dev_file": self.do_eval, "test_file": self.do_predict}
         read = {name: "file or folder" for name, is_read in files.items() if is_read}
         return dict(super().needed_paths(), data_dir="folder", **read)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifierSettings(TaskSettings, Settings):
+    """Settings for classification and regression with BERT."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import FrozenSet, NamedTuple, Optional, Sequence
+from typing import Callable, FrozenSet, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -29,6 +29,8 @@ class DevSet(NamedTuple):
 
     features: SplitFeatures
     score: Scorer
+    # Called with the step and the scores of each evaluation; may raise an exception to stop the run.
+    observe: Callable[[int, Scores], None] = lambda step, scores: None
 
 
 class Evaluator:
@@ -78,7 +80,8 @@ class Evaluator:
             self._best_pack.save(checkpoint, scores)
         self._write_summary(step, scores)
         self._history.add(step, scores)
-        self._history.write()  # last: a killed run repeats what is not recorded
+        self._history.write()  # after the weights: a killed run repeats what is not recorded
+        self.dev.observe(step, scores)
         if is_best:
             self._best, self.best_rows = self._history.at(step), rows
         tf.logging.info("Dev set at step %d: %s%s", step, scores, "  (best so far)" if is_best else "")

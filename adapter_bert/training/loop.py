@@ -19,7 +19,7 @@ from adapter_bert.training import distributed
 from adapter_bert.training.distributed import AgreedStopHook, WaitHook
 from adapter_bert.training.evaluator import DevSet, Evaluator, epoch_ends, multiples
 from adapter_bert.training.hooks import CheckpointHook, ProgressHook, SummaryHook
-from adapter_bert.training.model_fn import ModelFn, Schedule, TrainingPlan, TrainingTensors
+from adapter_bert.training.model_fn import Schedule, TrainingPlan, TrainingTensors
 from adapter_bert.training.trainer import SplitFeatures, Trainer
 from adapter_bert.weights import loading
 
@@ -154,7 +154,7 @@ class TrainingLoop:
             self._workers.cluster,
         )
         self._workers.exchange()  # all servers run now
-        model_fn = ModelFn(trainer.spec, trainer.initial_weights, plan, settings.device)
+        model_fn = trainer.make_model_fn(trainer.initial_weights, plan)
         return trainer.engine.make_estimator(model_fn, settings.device, config, settings.train_batch_size)
 
     def _make_hooks(

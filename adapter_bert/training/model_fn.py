@@ -189,7 +189,7 @@ class ModelFn:
     def training_tensors(self, features: Features, loss: tf.Tensor, saver: Optional[tf.train.Saver]) -> TrainingTensors:
         """Build the tensors that hooks use; with dev data, also the network that evaluates it."""
         rate = tf.get_collection(optimization.LEARNING_RATE)[-1]
-        width = tf.shape(features["input_ids"])[1]
+        width = self.width(features)
         stop = next(iter(tf.get_collection(_STOP)), None)
         if self.plan.dev_data is None:
             return TrainingTensors(loss, rate, width, saver, stop=stop)
@@ -201,6 +201,10 @@ class ModelFn:
         predictions = self.spec.head.predictions(output, dev_features)
         start = compat.start_iterator(batches, dev)
         return TrainingTensors(loss, rate, width, saver, start, predictions, batches, stop)
+
+    def width(self, features: Features) -> tf.Tensor:
+        """Return the number of tokens per sequence in a batch, including padding."""
+        return tf.shape(features["input_ids"])[1]
 
     def make_saver(self, assigner: WeightAssigner) -> Optional[tf.train.Saver]:
         """Create the saver of the plan's checkpoints; None leaves them to the estimator."""

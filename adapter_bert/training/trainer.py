@@ -20,7 +20,7 @@ from adapter_bert.pipeline.frozen_states import FrozenStates
 from adapter_bert.pipeline.records import WHOLE, Share
 from adapter_bert.settings.groups import Settings
 from adapter_bert.training.engine import Engine
-from adapter_bert.training.model_fn import ModelFn
+from adapter_bert.training.model_fn import NO_TRAINING, ModelFn, TrainingPlan
 from adapter_bert.weights import loading
 from adapter_bert.weights.loading import WeightRequest, Weights
 from adapter_bert.weights.run_folder import BestPack, RunFolder, RunRecord
@@ -106,6 +106,10 @@ class Trainer:
         assert weights, "the run has not written any weights"
         return weights
 
+    def make_model_fn(self, weights: Optional[Weights], plan: TrainingPlan = NO_TRAINING) -> ModelFn:
+        """Return the `model_fn` with these initial weights."""
+        return ModelFn(self.spec, weights, plan, self.settings.device)
+
     def predict(self, splits: Sequence[SplitFeatures], weights: Optional[Weights] = None) -> Predictions:
         """Yield each split's name and predictions, in the order of its files, without padding examples.
 
@@ -130,7 +134,7 @@ class Trainer:
 
         # All values come from `weights`, so the estimator must not find a checkpoint. It does not create this folder.
         config = estimators.run_config(settings.device, self.folder.file(uuid.uuid4().hex), self.record.seed)
-        model_fn = ModelFn(self.spec, weights, device=settings.device)
+        model_fn = self.make_model_fn(weights)
         estimator = self.engine.make_estimator(model_fn, settings.device, config, batch_size)
         predicted = estimator.predict(input_fn=input_fn, yield_single_examples=False)
         with feature_store.damage_errors([path for split in splits for path in split.record_files]):

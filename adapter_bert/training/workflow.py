@@ -18,7 +18,7 @@ from adapter_bert.evaluation.results import EvalResults
 from adapter_bert.evaluation.scores import Row, Scores
 from adapter_bert.model.heads import Head
 from adapter_bert.model.spec import ModelSpec
-from adapter_bert.settings.groups import Settings
+from adapter_bert.settings.groups import RunSettings, Settings
 from adapter_bert.training import advice, distributed, frozen_cache
 from adapter_bert.training.engine import Engine
 from adapter_bert.training.model_fn import Schedule
@@ -242,14 +242,16 @@ def report_test(
     return known if results else None
 
 
-def _log(results: EvalResults, settings: Settings, history: History) -> None:
+def _log(results: EvalResults, settings: RunSettings, history: History) -> None:
     tf.logging.info("***** Eval results *****")
     for line in results.as_text(digits=4).splitlines():
         tf.logging.info("  %s", line)
     if results.collapsed:
         advised = "Check that these weights belong to this task."
-        if settings.do_train:
+        if settings.do_train and isinstance(settings, Settings):
             advised = advice.after_collapse(settings.tuning_mode, settings.learning_rate, history.losses)
+        elif settings.do_train:
+            advised = "Try lower or higher learning rates, or train longer."
         if not results.step:
             advised = "The weights are untrained: add --do_train=true, or pass the --output_dir of a training run."
         tf.logging.warning("***** Collapsed: all predictions are the same. %s *****", advised)

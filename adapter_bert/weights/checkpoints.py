@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -194,9 +194,18 @@ class TrainedSaver(RunSaver):
 
     writes_graph = False
 
-    def __init__(self, trained: Sequence[tf.Variable], load_frozen: Callable[[tf.Session], None]) -> None:
-        """Create a saver for the default graph with its optimizer; `load_frozen` loads all other variables."""
-        names = {*slot_shapes({optimization.variable_name(variable): () for variable in trained}), *loss_scale.NAMES}
+    def __init__(
+        self,
+        trained: Sequence[tf.Variable],
+        load_frozen: Callable[[tf.Session], None],
+        slot_names: Optional[Collection[str]] = None,
+    ) -> None:
+        """Create a saver for the default graph with its optimizer; `load_frozen` loads all other variables.
+
+        `slot_names` are the variables of the optimizer, by default Adam's.
+        """
+        names = set(slot_names or slot_shapes({optimization.variable_name(variable): () for variable in trained}))
+        names.update(loss_scale.NAMES)
         slots = [variable for variable in tf.global_variables() if optimization.variable_name(variable) in names]
         super().__init__(list(trained) + [tf.train.get_global_step()])
         self._slot_saver = tf.train.Saver(slots, max_to_keep=None)

@@ -41,7 +41,7 @@ LOCK_FILE = ".lock"
 _WRITTEN = re.compile(
     r"settings\.json|training\.json|results\.json|(test_)?eval_results\.txt|test_results\.tsv|checkpoint|\.lock|"
     r"class_report\.txt|test_predictions\.csv|worst_mistakes\.csv|"
-    r"(nbest_)?predictions\.json|null_odds\.json|adapter_pack\.safetensors|"
+    r"(nbest_)?predictions\.json|null_odds\.json|(adapter_pack|network)\.safetensors|"
     r"(model|optimizer)\.ckpt-\d+(\..+)?|events\.out\.tfevents\..+"
 )
 # Settings that name the weights a run starts from.

@@ -79,7 +79,7 @@ def provide(handle: str) -> str:
         with files.staging_folder(folder) as staging:
             module = os.path.join(staging, "module") if is_url else handle
             if is_url:
-                _download(handle, module)
+                download(handle, module)
             converted = os.path.join(staging, "base")
             os.mkdir(converted)
             convert(module, converted, handle)
@@ -97,8 +97,8 @@ def _read(module: str, name: str, handle: str) -> bytes:
         return file.read()
 
 
-def _download(url: str, folder: str) -> None:
-    """Download and unpack a module in the format of TF-Hub's servers, a compressed archive."""
+def download(url: str, folder: str, flag: str = "--bert_hub_module_handle") -> None:
+    """Download and unpack a module in the format of TF-Hub's servers, a compressed archive; `flag` names it."""
     tf.logging.info("Downloading the module %s", url)
     request = f"{url}{'&' if '?' in url else '?'}tf-hub-format=compressed"
     try:
@@ -113,7 +113,7 @@ def _download(url: str, folder: str) -> None:
                         shutil.copyfileobj(archive.extractfile(member), file)  # type: ignore[arg-type]
     except (OSError, EOFError, tarfile.TarError) as error:
         raise errors.UserError(
-            f"Cannot download --bert_hub_module_handle={url}: {errors.reason(error)}. Download and unpack the module "
+            f"Cannot download {flag}={url}: {errors.reason(error)}. Download and unpack the module "
             "yourself, and pass its folder."
         ) from None
 

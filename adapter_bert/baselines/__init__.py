@@ -1,0 +1,1 @@
+"""The baseline without BERT: networks on text embeddings, found by a search."""
