@@ -53,6 +53,8 @@ def parse_arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     add("--batch", type=int, default=32, help="examples per batch; default: %(default)s")
     add("--length", type=int, default=128, help="tokens per sequence (epoch: at most); default: %(default)s")
     add("--adapter_size", type=int, default=64, help="default: %(default)s")
+    help_text = "measure CPU time on one core instead of elapsed time in predict and tasks, if the machine is not idle"
+    add("--cpu_time", action="store_true", help=help_text)
     add("--warmup", type=int, default=1, help="untimed steps of a process; default: %(default)s")
     add("--steps", type=int, default=1, help="timed steps of a process; default: %(default)s")
     add("--data_dir", help="GLUE folder, with CoLA, MRPC, SST-2; needed by all suites except step, fixed and sizes")
@@ -137,11 +139,17 @@ def run_side(measurement: Measurement, root: str, log_folder: str) -> Dict[str, 
     """Run one process and return the JSON object of its last line; raise `RuntimeError` if it failed."""
     os.makedirs(log_folder, exist_ok=True)
     log_path = os.path.join(log_folder, re.sub(r"[^\w.=-]+", "_", measurement.key) + ".log")
+    one_thread = {"OMP_NUM_THREADS": "1"} if measurement.job.get("cpu_time") else {}
     command = [sys.executable, "-m", f"benchmarks.sides.{SIDES[measurement.side].module}", json.dumps(measurement.job)]
     started = time.perf_counter()
     with open(log_path, "w") as log:
         done = subprocess.run(
-            command, cwd=root, env=dict(os.environ, PYTHONPATH=root), stdout=subprocess.PIPE, stderr=log, text=True
+            command,
+            cwd=root,
+            env=dict(os.environ, PYTHONPATH=root, **one_thread),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
         )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:

@@ -7,6 +7,7 @@ A job is a dictionary that every side understands:
     batch, length  examples in a batch, tokens of each (epoch: at most)
     adapter_size   units of the bottleneck
     precision      float32 or bfloat16
+    cpu_time       whether to measure CPU time on one core               (predict, tasks)
     warmup, steps  untimed and timed steps                               (step)
     seed           of weights, data order and dropout
     task, data_dir, base_dir, hf_dir, examples_file                      (epoch, sweep, cache, fixed, features, predict)
@@ -121,7 +122,7 @@ def plan(args: argparse.Namespace, hf_dir: str, base_dir: str) -> List[Measureme
 
 def cases(suite: str, args: argparse.Namespace, hf_dir: str, base_dir: str) -> Iterator[tuple]:
     """Yield (name, job) of each case of a suite. Skip, with a message, what lacks data."""
-    size = {name: getattr(args, name) for name in ("batch", "length", "adapter_size", "precision")}
+    size = {name: getattr(args, name) for name in ("batch", "length", "adapter_size", "precision", "cpu_time")}
     if suite in ("step", "sizes"):
         name = f"{args.shape} {args.batch}x{args.length} size {args.adapter_size}"
         yield name, {**size, "config": SHAPES[args.shape], "warmup": args.warmup, "steps": args.steps}

@@ -44,7 +44,9 @@ def predict(job: common.Job) -> common.Result:
     transformers.utils.logging.set_verbosity_error()
     tokenizer = transformers.AutoTokenizer.from_pretrained(job["hf_dir"])
     with tempfile.TemporaryDirectory() as folder:
-        session = onnxruntime.InferenceSession(export(job, folder), providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = len(os.sched_getaffinity(0))
+        session = onnxruntime.InferenceSession(export(job, folder), options, providers=["CPUExecutionProvider"])
 
     def predict_texts(texts: List[str], batch_size: int) -> List[List[float]]:
         found: List[List[float]] = []
