@@ -19,7 +19,7 @@ from adapter_bert.serving.server.requests import RequestError, RequestLimits, pa
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data", "classification", "model_repository")
-_NUMBERS = ("probabilities", "probability", "number")
+_NUMBERS = ("probabilities", "values")
 
 
 class InferRequest(NamedTuple):
@@ -120,8 +120,10 @@ def check_outputs(task: LoadedTask, content: Mapping[str, Any]) -> None:
             found = json_files.describe(each.get("name"))
             raise RequestError(400, f"Unknown output {found}; expected one of {', '.join(names)}.")
         classes = _parameters(each).get("classification")
-        if classes is not None and (type(classes) is not int or classes < 1 or each["name"] != "probabilities"):
-            raise RequestError(400, "'classification' must be a positive number, for the output 'probabilities'.")
+        if classes is not None and (
+            type(classes) is not int or classes < 1 or each["name"] != "probabilities" or not task.pack_config.labels
+        ):
+            raise RequestError(400, "'classification' must be a positive number, for the 'probabilities' of classes.")
 
 
 class InferAnswer(NamedTuple):

@@ -1,9 +1,9 @@
 """The JSON of TensorFlow Serving's REST API, version 1.
 
-    POST /v1/models/sst2:predict   {"instances": ["a fine film", {"text": "dull"}]}     one example each (rows)
-                                   {"inputs": {"text": ["a fine film", "dull"]}}        one list per input (columns)
-    POST /v1/models/sst2:classify  {"examples": [{"text": "a fine film"}]}
-    POST /v1/models/stsb:regress   {"examples": [{"text": "One.", "text_pair": "Two."}]}
+    POST /v1/models/sst2:predict   {"instances": ["a fine film", {"texts": "dull"}]}     one example each (rows)
+                                   {"inputs": {"texts": ["a fine film", "dull"]}}        one list per input (columns)
+    POST /v1/models/sst2:classify  {"examples": [{"texts": "a fine film"}]}
+    POST /v1/models/stsb:regress   {"examples": [{"texts": "One.", "second_texts": "Two."}]}
 
 As in TensorFlow Serving, a single output of predict appears without its name.
 """

@@ -15,14 +15,14 @@ class FakeRow(NamedTuple):
     """What the queue needs of a row."""
 
     length: int
-    family: str = "label"
+    family: str = "labels"
 
 
 def make_queue(**changes):
     return FairQueue(QueueLimits(**{"delay": 0.0, **changes}))
 
 
-def add(queue, tenant, lengths, family="label", share=1.0):
+def add(queue, tenant, lengths, family="labels", share=1.0):
     """Add a job; return it and the list to which it is appended when it is done."""
     done = []
     job = Job(tenant, [FakeRow(length, family) for length in lengths], done.append, share)
