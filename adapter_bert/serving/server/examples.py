@@ -41,6 +41,12 @@ def check_names(task: LoadedTask, values: Iterable[str], where: str) -> None:
         raise RequestError(400, f"{where} input {unknown!r:.60}. The task has the inputs {', '.join(names)}.")
 
 
+def check_count(count: int, limits: RequestLimits) -> None:
+    """Raise a `RequestError` if there are too many examples."""
+    if count > limits.texts:
+        raise RequestError(413, f"The request has {count} texts; the maximum is {limits.texts}.")
+
+
 def make_examples(task: LoadedTask, columns: Mapping[str, Any], limits: RequestLimits) -> List[Example]:
     """Return examples, given a list of texts for each input; raise a `RequestError` if they are not valid."""
     names, required = inputs_of(task)
@@ -55,8 +61,7 @@ def make_examples(task: LoadedTask, columns: Mapping[str, Any], limits: RequestL
         raise RequestError(
             400, f"The inputs differ in length: {len(firsts)} of {names[0]}, {len(seconds)} of {names[1]}."
         )
-    if len(firsts) > limits.texts:
-        raise RequestError(413, f"The request has {len(firsts)} texts; the maximum is {limits.texts}.")
+    check_count(len(firsts), limits)
     if not firsts:
         raise RequestError(400, f"The input {names[0]} has no values.")
     for name, texts in zip(names, (firsts, seconds)):

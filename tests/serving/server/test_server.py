@@ -178,6 +178,11 @@ class TestLimits:
         for marks in (65, 90_000):
             assert server.predict("one", "a" + "\u0301\u0323" * (marks // 2) + "\u0301").status == 400
 
+    def test_bodies_count_until_they_are_answered(self, small):
+        for body in (b'{"instances": ["a"]}', b"x" * 2000, b"x" * 4000):
+            small.request("/v1/models/one:predict", body)
+        assert b"adapter_bert_body_bytes 0.0" in small.request("/metrics").body
+
     def test_compressed_bodies_are_refused(self, small):
         reply = small.request("/v1/models/one:predict", b"x", headers={"Content-Encoding": "gzip"})
         assert reply.status == 415
