@@ -152,7 +152,7 @@ class Call:
             if not future.done() or future.cancelled():
                 server.computer.queue.cancel(job)
         self.facts["queued_ms"] = round(1e3 * (job.start - job.arrival), 2)
-        server.metrics.texts.labels(self.name, self.tenant.name).inc(len(examples))
+        server.metrics.count_texts(self.name, self.tenant.name, len(examples))
         return Answer(task, version, results)
 
     async def _disconnected(self) -> None:

@@ -258,8 +258,10 @@ class TestTheBank:
         bank.add(make_pack(bank.base, seed=3), "second", replace=True)
         wait_until(lambda: changing.request(f"/v1/models/second/versions/{old}").status == 404)
         assert changing.predict("second", "the cat").json != before
+        assert 'task="second"' in changing.request("/metrics").body.decode()
         bank.remove("second")
         wait_until(lambda: changing.predict("second", "the cat").status == 404)
+        wait_until(lambda: 'task="second"' not in changing.request("/metrics").body.decode())
 
     def test_versions_depend_on_the_content_only(self, changing: Address, tmp_path):
         bank = changing.bank
