@@ -127,6 +127,22 @@ def test_a_small_request_of_another_tenant_is_computed_while_all_threads_are_bus
     assert len(queue) == 92
 
 
+def test_a_few_rows_that_arrive_alone_are_computed_at_once():
+    queue = make_queue(delay=3600.0, batch_size=8)
+    add(queue, "a", [10, 10])
+    assert take(queue, is_express=True) == [("a", 10)] * 2
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(queue.take(is_express=True)))
+    add(queue, "b", [10] * 5)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()  # five are for a common batch
+    queue.close()
+    assert take(queue) == [("b", 10)] * 5
+    waiting.join(10)
+    assert found == [None]
+
+
 def test_a_tenant_with_too_many_rows_is_refused_and_others_are_not():
     queue = make_queue(capacity=10)
     add(queue, "a", [10] * 9)
