@@ -2,9 +2,10 @@
 
     python benchmarks/serving.py --base_dir=minilm --data_dir=glue_data/SST-2 --rounds=3
 
-Rounds alternate between the predictor (mixed batches of 32 in this process) and the server (a process of its own, which
-64 connections keep busy; then half of that rate, with random arrivals). The last part compares the times of one tenant
-alone with those beside a burst of another. The requests come from this process, on the same cores.
+Rounds alternate between the predictor (calls with 256 sentences of all tasks, in this process) and the server (a
+process of its own, which 256 connections with one sentence each keep busy; then half of that rate, with random
+arrivals). The last part compares the times of one tenant alone with those beside a burst of another. The requests come
+from this process, on the same cores.
 """
 
 from __future__ import annotations
@@ -139,12 +140,13 @@ def running_server(bank: str, flags: Sequence[str]) -> Iterator[int]:
             process.wait()
 
 
-def predictor_rate(predictor: TaskPredictor, texts: Sequence[str], tasks: int, seconds: float) -> float:
-    """Return sentences per second of mixed batches."""
-    examples = [(f"task{index % tasks}", text) for index, text in enumerate(texts)]
+def predictor_rate(predictor: TaskPredictor, texts: Sequence[str], args: argparse.Namespace) -> float:
+    """Return sentences per second of calls with as many random sentences as the server has connections."""
+    examples = [(f"task{index % args.tasks}", text) for index, text in enumerate(texts)]
+    chosen = random.Random(1)
     started, count = time.perf_counter(), 0
-    while time.perf_counter() < started + seconds:
-        count += len(predictor.predict(examples, 32))
+    while time.perf_counter() < started + args.seconds:
+        count += len(predictor.predict(chosen.choices(examples, k=args.connections), 32))
     return count / (time.perf_counter() - started)
 
 
@@ -152,7 +154,7 @@ def compare(predictor: TaskPredictor, client: Client, texts: Sequence[str], args
     """Print the throughput of predictor and server, and the times at half load."""
     ratios = []
     for number in range(1 + args.rounds):
-        own = predictor_rate(predictor, texts, args.tasks, args.seconds)
+        own = predictor_rate(predictor, texts, args)
         full = asyncio.run(client.saturate(args.connections, args.seconds))
         if not number:  # warm-up
             continue
@@ -199,7 +201,7 @@ def main() -> None:
     add("--tasks", type=int, default=50, help="default: %(default)s")
     add("--rounds", type=int, default=3, help="default: %(default)s")
     add("--seconds", type=float, default=8.0, help="of each measurement; default: %(default)s")
-    add("--connections", type=int, default=64, help="default: %(default)s")
+    add("--connections", type=int, default=256, help="default: %(default)s")
     add("--precision", default="float32", help="default: %(default)s")
     add("--parts", default="throughput,tenants", help="default: %(default)s")
     add("flags", nargs="*", help="flags of the server, after --")

@@ -44,6 +44,10 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ]; then
   "${pip[@]}" --quiet --upgrade pip >&2
   # Without --quiet: a line for each package, and on a terminal a bar for each download.
   "${pip[@]}" --prefer-binary -r "$requirements" >&2
+  if [ "$requirements" = requirements-dev.txt ]; then
+    # Only its messages, for a test of the server: what it depends on would replace TensorFlow.
+    "${pip[@]}" --quiet --no-deps tensorflow-serving-api==2.15.1 >&2 || echo "No tensorflow-serving-api: a test is skipped." >&2
+  fi
   echo "$wanted" > "$stamp"
 fi
 echo "$venv/bin/python"

@@ -34,9 +34,12 @@ def _function(server: Server, endpoint: Endpoint) -> Callable[[Request], Awaitab
     async def answer(request: Request) -> Response:
         call = Call(server, request)
         call.facts["endpoint"] = endpoint.handler.__name__
-        if endpoint.needs_key:
-            call.authenticate()
-        return await endpoint.handler(call)
+        try:
+            if endpoint.needs_key:
+                call.authenticate()
+            return await endpoint.handler(call)
+        finally:
+            call.close()
 
     return answer
 

@@ -55,6 +55,7 @@ class Call:
         self.server, self.request = server, request
         self.facts: Dict[str, Any] = request.scope[FACTS]
         self.tenant: Tenant = ANYONE
+        self._held = 0  # bytes of the body
 
     def authenticate(self) -> None:
         """Find the tenant of the key; raise a `RequestError` if there is none."""
@@ -73,7 +74,13 @@ class Call:
 
     async def body(self) -> bytes:
         """Return the body, see `read_body`."""
-        return await read_body(self.request, self.server.limits, self.server.metrics)
+        body = await read_body(self.request, self.server.limits, self.server.metrics)
+        self._held += len(body)
+        return body
+
+    def close(self) -> None:
+        """Note that the body is no longer in memory."""
+        self.server.metrics.held_bytes -= self._held
 
     def acquire(self) -> LoadedTask:
         """Return the task in the path, to be released; tasks that the tenant may not use do not exist for it."""
@@ -145,7 +152,7 @@ class Call:
             if not future.done() or future.cancelled():
                 server.computer.queue.cancel(job)
         self.facts["queued_ms"] = round(1e3 * (job.start - job.arrival), 2)
-        server.metrics.texts.labels(self.name, self.tenant.name).inc(len(examples))
+        server.metrics.count_texts(self.name, self.tenant.name, len(examples))
         return Answer(task, version, results)
 
     async def _disconnected(self) -> None:

@@ -1,11 +1,11 @@
 """The inputs and outputs of tasks, which are the same in all protocols.
 
     task                   inputs                outputs
-    classification         text, text_pair       label, probabilities
-    regression             text, text_pair       number
-    question answering     question, context     answer, probability
+    classification         texts, second_texts    labels, probabilities, classes (the names of the probabilities)
+    regression             texts, second_texts    values
+    question answering     questions, contexts    answers, probabilities
 
-`text_pair` may be omitted.
+`second_texts` may be omitted. The names are those of exported models (`scripts/export.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adapter_bert.serving.server.requests import RequestError, RequestLimits
 
 # Far more than any language uses.
 _MAX_MARKS = 64
-_TEXT_INPUTS, _QUESTION_INPUTS = ("text", "text_pair"), ("question", "context")
+_TEXT_INPUTS, _QUESTION_INPUTS = ("texts", "second_texts"), ("questions", "contexts")
 
 # A text and perhaps another, or a question and its paragraph.
 Example = Tuple[str, Optional[str]]
@@ -41,6 +41,12 @@ def check_names(task: LoadedTask, values: Iterable[str], where: str) -> None:
         raise RequestError(400, f"{where} input {unknown!r:.60}. The task has the inputs {', '.join(names)}.")
 
 
+def check_count(count: int, limits: RequestLimits) -> None:
+    """Raise a `RequestError` if there are too many examples."""
+    if count > limits.texts:
+        raise RequestError(413, f"The request has {count} texts; the maximum is {limits.texts}.")
+
+
 def make_examples(task: LoadedTask, columns: Mapping[str, Any], limits: RequestLimits) -> List[Example]:
     """Return examples, given a list of texts for each input; raise a `RequestError` if they are not valid."""
     names, required = inputs_of(task)
@@ -55,8 +61,7 @@ def make_examples(task: LoadedTask, columns: Mapping[str, Any], limits: RequestL
         raise RequestError(
             400, f"The inputs differ in length: {len(firsts)} of {names[0]}, {len(seconds)} of {names[1]}."
         )
-    if len(firsts) > limits.texts:
-        raise RequestError(413, f"The request has {len(firsts)} texts; the maximum is {limits.texts}.")
+    check_count(len(firsts), limits)
     if not firsts:
         raise RequestError(400, f"The input {names[0]} has no values.")
     for name, texts in zip(names, (firsts, seconds)):
@@ -90,10 +95,11 @@ def output_types(task: LoadedTask) -> Dict[str, Tuple[str, List[int]]]:
     """Return output -> type and shape; -1 stands for the number of examples."""
     labels = len(task.pack_config.labels)
     if labels:
-        return {"label": ("BYTES", [-1]), "probabilities": ("FP32", [-1, labels])}
+        shape = [-1, labels]
+        return {"labels": ("BYTES", [-1]), "probabilities": ("FP32", shape), "classes": ("BYTES", shape)}
     if task.pack_config.head == "span":
-        return {"answer": ("BYTES", [-1]), "probability": ("FP32", [-1])}
-    return {"number": ("FP32", [-1])}
+        return {"answers": ("BYTES", [-1]), "probabilities": ("FP32", [-1])}
+    return {"values": ("FP32", [-1])}
 
 
 def output_values(task: LoadedTask, results: Sequence[Any]) -> Dict[str, List[Any]]:
@@ -101,15 +107,16 @@ def output_values(task: LoadedTask, results: Sequence[Any]) -> Dict[str, List[An
     if task.pack_config.head == "span":
         answers: Sequence[PredictedAnswer] = results
         return {
-            "answer": [each.text for each in answers],
-            "probability": [_probability(each) for each in answers],
+            "answers": [each.text for each in answers],
+            "probabilities": [_probability(each) for each in answers],
         }
     predictions: Sequence[Prediction] = results
     if not task.pack_config.labels:
-        return {"number": [each.number for each in predictions]}
+        return {"values": [each.number for each in predictions]}
     return {
-        "label": [each.label for each in predictions],
+        "labels": [each.label for each in predictions],
         "probabilities": [list(each.probabilities.values()) for each in predictions],
+        "classes": [list(each.probabilities) for each in predictions],
     }
 
 

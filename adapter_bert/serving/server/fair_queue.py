@@ -5,7 +5,8 @@ each tenant contributes the same number of rows to a batch (weighted fair queuei
 the counter of the tenant served last, so that idle time gives no advantage.
 
 Example: A has 1,000 rows waiting, B sends one. The next batch is [B1, A1], so that B does not wait for a batch of 32.
-If all threads are computing long batches for A, an additional thread computes B1 at once ("express").
+If all threads are computing long batches for A, an additional thread computes B1 at once ("express"). That thread
+also takes a few rows that arrive when nothing else waits, without delay.
 """
 
 from __future__ import annotations
@@ -91,7 +92,10 @@ class FairQueue:
 
     def __len__(self) -> int:
         with self._condition:
-            return sum(map(len, self._waiting.values()))
+            return self._count()
+
+    def _count(self) -> int:
+        return sum(map(len, self._waiting.values()))
 
     def put(self, job: Job) -> None:
         """Add a job; raise `QueueFullError` if its tenant has too many waiting rows, or after `close`."""
@@ -134,7 +138,7 @@ class FairQueue:
                 pause: Optional[float] = None
                 if is_express:
                     tenants = [name for name in self._waiting if not self._running[name]]
-                    if tenants and self._busy >= self._limits.threads:
+                    if tenants and (self._busy >= self._limits.threads or self._count() <= _EXPRESS_ROWS):
                         return self._take(tenants, _EXPRESS_ROWS, _EXPRESS_TOKENS)
                 elif self._waiting:
                     pause = self._seconds_to_wait()
@@ -145,7 +149,7 @@ class FairQueue:
 
     def _seconds_to_wait(self) -> float:
         """Return how long rows may wait for others that share their batch."""
-        if self._is_closed or sum(map(len, self._waiting.values())) >= self._limits.batch_size:
+        if self._is_closed or self._count() >= self._limits.batch_size:
             return 0.0
         oldest = min(entries[0].job.arrival for entries in self._waiting.values())
         return oldest + self._limits.delay - time.monotonic()

@@ -14,12 +14,19 @@ import numpy as np
 
 from adapter_bert.common import json_files
 from adapter_bert.serving.engine import LoadedTask
-from adapter_bert.serving.server.examples import Example, inputs_of, make_examples, output_types, output_values
+from adapter_bert.serving.server.examples import (
+    Example,
+    check_count,
+    inputs_of,
+    make_examples,
+    output_types,
+    output_values,
+)
 from adapter_bert.serving.server.requests import RequestError, RequestLimits, parse_object
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data", "classification", "model_repository")
-_NUMBERS = ("probabilities", "probability", "number")
+_NUMBERS = ("probabilities", "values")
 
 
 class InferRequest(NamedTuple):
@@ -72,8 +79,7 @@ def _texts(tensor: Mapping[str, Any], where: str, binary: bytes, limits: Request
         or shape[1:] not in ([], [1])
     ):
         raise RequestError(400, f"{where} has the shape {json_files.describe(shape)}; expected [n] or [n, 1].")
-    if shape[0] > limits.texts:
-        raise RequestError(413, f"The request has {shape[0]} texts; the maximum is {limits.texts}.")
+    check_count(shape[0], limits)
     if tensor.get("datatype") != "BYTES":
         raise RequestError(400, f"{where} must be of datatype BYTES.")
     size = _parameters(tensor).get("binary_data_size")
@@ -82,7 +88,7 @@ def _texts(tensor: Mapping[str, Any], where: str, binary: bytes, limits: Request
     elif type(size) is not int or not 0 <= size <= len(binary) or "data" in tensor:
         raise RequestError(400, f"{where}: binary_data_size must be a number of bytes after the JSON.")
     else:
-        values, binary = _split(binary[:size], where), binary[size:]
+        values, binary = _split(binary[:size], shape[0], where), binary[size:]
     if len(values) != shape[0]:
         raise RequestError(400, f"{where} has {len(values)} values; its shape is {shape}.")
     return values, binary
@@ -95,18 +101,21 @@ def _flat(data: Any) -> List[Any]:
     return [value for item in data for value in (item if isinstance(item, list) else [item])]
 
 
-def _split(data: bytes, where: str) -> List[str]:
-    """Return texts, each of which follows its length in four bytes."""
+def _split(data: bytes, count: int, where: str) -> List[str]:
+    """Return texts, each of which follows its length in four bytes; at most one more than `count`."""
     found: List[str] = []
-    while data:
-        end = 4 + struct.unpack("<I", data[:4])[0] if len(data) >= 4 else 4
+    start = 0
+    while start < len(data) and len(found) <= count:
+        end = start + 4
+        if end <= len(data):
+            end += struct.unpack_from("<I", data, start)[0]
         if end > len(data):
             raise RequestError(400, f"{where}: a value ends after the data.")
         try:
-            found.append(data[4:end].decode("utf-8"))
+            found.append(data[start + 4 : end].decode("utf-8"))
         except UnicodeDecodeError:
             raise RequestError(400, f"{where}: a value is not UTF-8 text.") from None
-        data = data[end:]
+        start = end
     return found
 
 
@@ -120,8 +129,10 @@ def check_outputs(task: LoadedTask, content: Mapping[str, Any]) -> None:
             found = json_files.describe(each.get("name"))
             raise RequestError(400, f"Unknown output {found}; expected one of {', '.join(names)}.")
         classes = _parameters(each).get("classification")
-        if classes is not None and (type(classes) is not int or classes < 1 or each["name"] != "probabilities"):
-            raise RequestError(400, "'classification' must be a positive number, for the output 'probabilities'.")
+        if classes is not None and (
+            type(classes) is not int or classes < 1 or each["name"] != "probabilities" or not task.pack_config.labels
+        ):
+            raise RequestError(400, "'classification' must be a positive number, for the 'probabilities' of classes.")
 
 
 class InferAnswer(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+import collections
+from typing import Any, Callable, Dict, Set
 
 import prometheus_client
 
@@ -15,6 +16,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.held_bytes = 0  # of request bodies, in the thread of the event loop
+        self._tenants: Dict[str, Set[str]] = collections.defaultdict(set)  # of each task in `texts`
         self.registry = prometheus_client.CollectorRegistry()
         options: Dict[str, Any] = {"namespace": "adapter_bert", "registry": self.registry}
         make = prometheus_client
@@ -31,6 +33,16 @@ class Metrics:
         make.Gauge("body_bytes", "Bytes of request bodies in memory.", **options).set_function(lambda: self.held_bytes)
         self.connections = make.Gauge("connections", "Open connections.", **options)
         self.queue_rows = make.Gauge("queue_rows", "Rows that wait to be computed.", **options)
+
+    def count_texts(self, task: str, tenant: str, count: int) -> None:
+        """Count computed texts of a task."""
+        self._tenants[task].add(tenant)
+        self.texts.labels(task, tenant).inc(count)
+
+    def forget(self, task: str) -> None:
+        """Remove what was counted for a task that is no longer served."""
+        for tenant in self._tenants.pop(task, set()):
+            self.texts.remove(task, tenant)
 
     def observe_queue(self, length: Callable[[], int]) -> None:
         """Read the length of the queue when the metrics are read."""

@@ -42,14 +42,17 @@ class RequestLimits:
 
 
 async def read_body(request: starlette.requests.Request, limits: RequestLimits, metrics: Metrics) -> bytes:
-    """Return the body; raise a `RequestError` before it takes more memory or time than allowed."""
+    """Return the body; raise a `RequestError` before it takes more memory or time than allowed.
+
+    The caller subtracts its size from `metrics.held_bytes` when the request is answered.
+    """
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limits.body_bytes:
+    if declared.isdecimal() and (len(declared) > 18 or int(declared) > limits.body_bytes):
         raise _too_large(limits)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise RequestError(415, "Compressed bodies are not supported.", CLOSE)
     parts: List[bytes] = []
-    size = 0
+    size, is_complete = 0, False
     try:
         with anyio.fail_after(limits.body_seconds):
             while True:
@@ -65,11 +68,13 @@ async def read_body(request: starlette.requests.Request, limits: RequestLimits, 
                     raise RequestError(503, "The server holds too many requests. Try again.", {**CLOSE, **RETRY})
                 parts.append(part)
                 if not message.get("more_body", False):
+                    is_complete = True
                     return b"".join(parts)
     except TimeoutError:
         raise RequestError(408, f"The body did not arrive in {limits.body_seconds:g} s.", CLOSE) from None
     finally:
-        metrics.held_bytes -= size
+        if not is_complete:
+            metrics.held_bytes -= size
 
 
 def _too_large(limits: RequestLimits) -> RequestError:

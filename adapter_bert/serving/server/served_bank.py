@@ -197,6 +197,7 @@ class ServedBank:
         if name in self._predictor.names():
             self._predictor.remove(name)
             LOGGER.info("Task %s: removed.", name)
+        self._metrics.forget(name)
         self._count()
 
     def _count(self) -> None:

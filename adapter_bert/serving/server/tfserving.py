@@ -1,9 +1,9 @@
 """The JSON of TensorFlow Serving's REST API, version 1.
 
-    POST /v1/models/sst2:predict   {"instances": ["a fine film", {"text": "dull"}]}     one example each (rows)
-                                   {"inputs": {"text": ["a fine film", "dull"]}}        one list per input (columns)
-    POST /v1/models/sst2:classify  {"examples": [{"text": "a fine film"}]}
-    POST /v1/models/stsb:regress   {"examples": [{"text": "One.", "text_pair": "Two."}]}
+    POST /v1/models/sst2:predict   {"instances": ["a fine film", {"texts": "dull"}]}     one example each (rows)
+                                   {"inputs": {"texts": ["a fine film", "dull"]}}        one list per input (columns)
+    POST /v1/models/sst2:classify  {"examples": [{"texts": "a fine film"}]}
+    POST /v1/models/stsb:regress   {"examples": [{"texts": "One.", "second_texts": "Two."}]}
 
 As in TensorFlow Serving, a single output of predict appears without its name.
 """
@@ -18,6 +18,7 @@ from adapter_bert.common import json_files
 from adapter_bert.serving.engine import LoadedTask, Prediction
 from adapter_bert.serving.server.examples import (
     Example,
+    check_count,
     check_names,
     inputs_of,
     make_examples,
@@ -57,7 +58,7 @@ def parse_predict(task: LoadedTask, content: Mapping[str, Any], limits: RequestL
     if ("instances" in content) == ("inputs" in content):
         raise RequestError(400, "Expected either 'instances' (rows) or 'inputs' (columns).")
     if "instances" in content:
-        return make_examples(task, _columns(task, _list(content, "instances")), limits)
+        return make_examples(task, _columns(task, _list(content, "instances", limits)), limits)
     names, _ = inputs_of(task)
     columns = content["inputs"]
     if not isinstance(columns, dict) or set(columns) == {"b64"}:
@@ -66,10 +67,11 @@ def parse_predict(task: LoadedTask, content: Mapping[str, Any], limits: RequestL
     return make_examples(task, {name: [_decode(v) for v in column] for name, column in lists.items()}, limits)
 
 
-def _list(content: Mapping[str, Any], key: str) -> List[Any]:
+def _list(content: Mapping[str, Any], key: str, limits: RequestLimits) -> List[Any]:
     found = content.get(key)
     if not isinstance(found, list) or not found:
         raise RequestError(400, f"{key!r} must be a list with at least one item, found {json_files.describe(found)}.")
+    check_count(len(found), limits)
     return found
 
 
@@ -89,7 +91,7 @@ def parse_examples(task: LoadedTask, content: Mapping[str, Any], limits: Request
     _check_signature(content, ("examples", "context"))
     context = content.get("context", {})
     rows = []
-    for row in _list(content, "examples"):
+    for row in _list(content, "examples", limits):
         if not isinstance(row, dict) or not isinstance(context, dict):
             raise RequestError(400, "'context' and the items of 'examples' must be objects.")
         features = {**context, **row}

@@ -15,14 +15,14 @@ class FakeRow(NamedTuple):
     """What the queue needs of a row."""
 
     length: int
-    family: str = "label"
+    family: str = "labels"
 
 
 def make_queue(**changes):
     return FairQueue(QueueLimits(**{"delay": 0.0, **changes}))
 
 
-def add(queue, tenant, lengths, family="label", share=1.0):
+def add(queue, tenant, lengths, family="labels", share=1.0):
     """Add a job; return it and the list to which it is appended when it is done."""
     done = []
     job = Job(tenant, [FakeRow(length, family) for length in lengths], done.append, share)
@@ -125,6 +125,22 @@ def test_a_small_request_of_another_tenant_is_computed_while_all_threads_are_bus
     queue.finish(batches[0], [0] * 4)
     queue.finish(batches[1], [0] * 4)
     assert len(queue) == 92
+
+
+def test_a_few_rows_that_arrive_alone_are_computed_at_once():
+    queue = make_queue(delay=3600.0, batch_size=8)
+    add(queue, "a", [10, 10])
+    assert take(queue, is_express=True) == [("a", 10)] * 2
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(queue.take(is_express=True)))
+    add(queue, "b", [10] * 5)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()  # five are for a common batch
+    queue.close()
+    assert take(queue) == [("b", 10)] * 5
+    waiting.join(10)
+    assert found == [None]
 
 
 def test_a_tenant_with_too_many_rows_is_refused_and_others_are_not():

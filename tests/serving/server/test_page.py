@@ -10,6 +10,9 @@ import pytest
 pytest.importorskip("starlette", reason="Needs the extra `serve`.")
 pytest.importorskip("uvicorn", reason="Needs the extra `serve`.")
 
+from tests.helpers import write_file
+from tests.serving.server.servers import serving
+
 CHROMIUM = shutil.which("chromium")
 
 
@@ -51,3 +54,23 @@ def test_the_page_in_a_browser(server, expected, tmp_path, width):
         right = "Math.max(...[...document.querySelectorAll('main *')].map(e => e.getBoundingClientRect().right))"
         assert page.run(right) <= width
         assert page.problems == []  # neither errors of the script nor violations of the policy
+
+
+@pytest.mark.long
+@pytest.mark.skipif(CHROMIUM is None, reason="Needs the program chromium: apt-get install chromium")
+def test_the_page_asks_for_a_key(bank, tmp_path):
+    from adapter_bert.serving.server.tenants import create_key
+    from tests.serving.server import browser
+
+    key, hashed = create_key()
+    path = write_file(tmp_path, "tenants.toml", f"[tenants.a]\nkeys = ['{hashed}']\nuse = ['one', 'three']")
+    with serving(bank, tenants=path) as server, browser.Browser(CHROMIUM, str(tmp_path), 390, 800) as page:
+        page.open(f"http://127.0.0.1:{server.port}/")
+        page.wait("document.getElementById('error').textContent.includes('key')")
+        assert page.run("document.getElementById('key').getBoundingClientRect().height") > 0
+        page.run(f"document.getElementById('key').value = {key!r}")
+        page.run("document.getElementById('key').dispatchEvent(new Event('change'))")
+        page.wait("document.querySelectorAll('#tasks input').length == 2")
+        page.run("document.getElementById('text').value = 'the cat'")
+        page.run("document.getElementById('predict').click()")
+        page.wait("document.querySelectorAll('article .answer').length == 1")

@@ -44,7 +44,7 @@ class TestTritonClient:
         assert client.is_model_ready("three") and not client.is_model_ready("nope")
         assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
         found = client.get_model_metadata("three")
-        assert found["name"] == "three" and [each["name"] for each in found["inputs"]] == ["text", "text_pair"]
+        assert found["name"] == "three" and [each["name"] for each in found["inputs"]] == ["texts", "second_texts"]
         assert client.get_model_metadata("three", found["versions"][0]) == found
         assert {each["name"] for each in client.get_model_repository_index()} >= {"one", "three", "squad"}
 
@@ -53,29 +53,31 @@ class TestTritonClient:
     def test_inference(self, client, expected, binary_input, binary_output):
         import tritonclient.http as http
 
-        names = ["label", "probabilities"]
+        names = ["labels", "probabilities", "classes"]
         outputs = None if binary_output is None else [http.InferRequestedOutput(each, binary_output) for each in names]
-        answer = client.infer("three", self.inputs(binary_input, text=TEXTS), outputs=outputs, request_id="7")
+        answer = client.infer("three", self.inputs(binary_input, texts=TEXTS), outputs=outputs, request_id="7")
         made = expected.predict([("three", text) for text in TEXTS])
-        labels = [each.decode() if isinstance(each, bytes) else each for each in answer.as_numpy("label")]
+        labels = [each.decode() if isinstance(each, bytes) else each for each in answer.as_numpy("labels")]
         assert labels == [each.label for each in made]
         rows = [list(each.probabilities.values()) for each in made]
         np.testing.assert_allclose(answer.as_numpy("probabilities"), rows, atol=1e-5)
+        classes = [each.decode() if isinstance(each, bytes) else each for each in answer.as_numpy("classes")[0]]
+        assert classes == list(made[0].probabilities) == ["bad", "so-so", "gut ✓"]
         assert answer.get_response()["id"] == "7"
 
     def test_pairs_questions_and_numbers(self, client, expected):
-        answer = client.infer("number", self.inputs(text=["the cat"], text_pair=["is big"]))
+        answer = client.infer("number", self.inputs(texts=["the cat"], second_texts=["is big"]))
         (made,) = expected.predict([("number", ("the cat", "is big"))])
-        np.testing.assert_allclose(answer.as_numpy("number"), [made.number], atol=1e-5)
+        np.testing.assert_allclose(answer.as_numpy("values"), [made.number], atol=1e-5)
         question, context = "is the cat big ?", "they see it , and the cat is big ."
-        answer = client.infer("squad", self.inputs(question=[question], context=[context]))
-        assert answer.as_numpy("answer")[0].decode() == expected.answer("squad", [(question, context)])[0].text
+        answer = client.infer("squad", self.inputs(questions=[question], contexts=[context]))
+        assert answer.as_numpy("answers")[0].decode() == expected.answer("squad", [(question, context)])[0].text
 
     def test_the_most_probable_classes(self, client, expected):
         import tritonclient.http as http
 
         wanted = [http.InferRequestedOutput("probabilities", class_count=2)]
-        (row,) = client.infer("three", self.inputs(text=TEXTS[:1]), outputs=wanted).as_numpy("probabilities")
+        (row,) = client.infer("three", self.inputs(texts=TEXTS[:1]), outputs=wanted).as_numpy("probabilities")
         probabilities = expected.predict([("three", TEXTS[0])])[0].probabilities
         best = sorted(probabilities, key=lambda label: -probabilities[label])[:2]
         assert [each.decode().split(":")[2] for each in row] == best
@@ -90,18 +92,18 @@ class TestTritonClient:
         from tritonclient.utils import InferenceServerException
 
         with pytest.raises(InferenceServerException, match="Servable not found"):
-            client.infer("nope", self.inputs(text=["a"]))
+            client.infer("nope", self.inputs(texts=["a"]))
         with pytest.raises(InferenceServerException, match="Unknown input"):
             client.infer("one", self.inputs(words=["a"]))
 
 
 class TestInferenceV2:
     def test_shapes(self, server):
-        for tensor in (bytes_tensor("text", "a", "b"), bytes_tensor("text", "a", "b", shape=[2, 1]),
-                       bytes_tensor("text", shape=[2, 1], data=[["a"], ["b"]])):  # fmt: skip
+        for tensor in (bytes_tensor("texts", "a", "b"), bytes_tensor("texts", "a", "b", shape=[2, 1]),
+                       bytes_tensor("texts", shape=[2, 1], data=[["a"], ["b"]])):  # fmt: skip
             reply = infer(server, "one", [tensor])
             assert reply.status == 200
-            assert [each["shape"] for each in reply.json["outputs"]] == [[2], [2, 2]]
+            assert [each["shape"] for each in reply.json["outputs"]] == [[2], [2, 2], [2, 2]]
 
     @pytest.mark.parametrize(
         "change",
@@ -113,26 +115,26 @@ class TestInferenceV2:
         ],
     )  # fmt: skip
     def test_wrong_tensors(self, server, change):
-        assert infer(server, "one", [{**bytes_tensor("text", "a"), **change}]).status in (400, 413)
+        assert infer(server, "one", [{**bytes_tensor("texts", "a"), **change}]).status in (400, 413)
 
     @pytest.mark.parametrize(
         "change",
         [
             {"inputs": 3}, {"inputs": []}, {"inputs": [3]}, {"outputs": 3}, {"outputs": [3]}, {"outputs": [{}]},
-            {"outputs": [{"name": "nope"}]}, {"outputs": [{"name": "label", "parameters": {"classification": 1}}]},
+            {"outputs": [{"name": "nope"}]}, {"outputs": [{"name": "labels", "parameters": {"classification": 1}}]},
             {"outputs": [{"name": "probabilities", "parameters": {"classification": "x"}}]}, {"parameters": 3},
             {"parameters": {"timeout": -1}}, {"parameters": {"timeout": "x"}},
         ],
     )  # fmt: skip
     def test_wrong_requests(self, server, change):
-        reply = server.request("/v2/models/one/infer", {"inputs": [bytes_tensor("text", "a")], **change})
+        reply = server.request("/v2/models/one/infer", {"inputs": [bytes_tensor("texts", "a")], **change})
         assert reply.status == 400 and reply.json["error"]
 
     @pytest.mark.parametrize(
         "data", [b"", b"\x01", b"\x05\0\0\0a", b"\xff\xff\xff\xffa", b"\x01\0\0\0\xff", b"\0\0\0\0" * 2]
     )
     def test_wrong_binary_data(self, server, data):
-        tensor = bytes_tensor("text", "a", parameters={"binary_data_size": len(data)})
+        tensor = bytes_tensor("texts", "a", parameters={"binary_data_size": len(data)})
         del tensor["data"]
         head = json.dumps({"inputs": [tensor]}).encode()
         headers = {"Inference-Header-Content-Length": str(len(head))}
@@ -145,12 +147,12 @@ class TestInferenceV2:
 
     @pytest.mark.parametrize("length", ["x", "-1", "99999", "9" * 50, "²"])
     def test_wrong_header_lengths(self, server, length):
-        body = json.dumps({"inputs": [bytes_tensor("text", "a")]}).encode()
+        body = json.dumps({"inputs": [bytes_tensor("texts", "a")]}).encode()
         headers = {"Inference-Header-Content-Length": length.encode("latin-1")}
         assert server.request("/v2/models/one/infer", body, headers=headers).status == 400
 
     def test_a_deadline_of_the_request(self, server):
-        reply = infer(server, "one", [bytes_tensor("text", *["the cat is big"] * 200)], parameters={"timeout": 1})
+        reply = infer(server, "one", [bytes_tensor("texts", *["the cat is big"] * 200)], parameters={"timeout": 1})
         assert reply.status == 504
 
 
@@ -192,16 +194,16 @@ class TestTensorFlowServingMessages:
         assert (
             outputs
             == {
-                "three": {"label": [-1], "probabilities": [-1, 3]},
-                "number": {"number": [-1]},
-                "squad": {"answer": [-1], "probability": [-1]},
+                "three": {"labels": [-1], "probabilities": [-1, 3], "classes": [-1, 3]},
+                "number": {"values": [-1]},
+                "squad": {"answers": [-1], "probabilities": [-1]},
             }[task]
         )
 
     def test_results_fit_into_the_messages(self, server, parse):
         from tensorflow_serving.apis import classification_pb2, regression_pb2
 
-        body = {"examples": [{"text": "the cat"}]}
+        body = {"examples": [{"texts": "the cat"}]}
         found = server.request("/v1/models/three:classify", body).json["results"]
         rows = [{"classes": [{"label": label, "score": score} for label, score in row]} for row in found]
         parse({"classifications": rows}, classification_pb2.ClassificationResult())

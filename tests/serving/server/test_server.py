@@ -59,20 +59,20 @@ class TestPredictions:
     def test_classes_equal_those_of_the_predictor(self, server, expected, task):
         found = server.predict(task, *TEXTS).json["predictions"]
         for row, prediction in zip(found, expected.predict([(task, text) for text in TEXTS])):
-            assert row["label"] == prediction.label
+            assert row["labels"] == prediction.label
             np.testing.assert_allclose(row["probabilities"], list(prediction.probabilities.values()), atol=1e-5)
         assert len(found) == len(TEXTS)
 
     def test_columns_pairs_and_bytes(self, server, expected):
-        columns = {"text": ["the cat", "the dog"], "text_pair": ["is big", {"b64": "cnVucw=="}]}
+        columns = {"texts": ["the cat", "the dog"], "second_texts": ["is big", {"b64": "cnVucw=="}]}
         found = server.request("/v1/models/one:predict", {"inputs": columns, "signature_name": "serving_default"})
         made = expected.predict([("one", ("the cat", "is big")), ("one", ("the dog", "runs"))])
-        assert found.json["outputs"]["label"] == [each.label for each in made]
+        assert found.json["outputs"]["labels"] == [each.label for each in made]
         rows = [list(each.probabilities.values()) for each in made]
         np.testing.assert_allclose(found.json["outputs"]["probabilities"], rows, atol=1e-5)
 
     def test_classify(self, server, expected):
-        body = {"context": {"text_pair": "is big"}, "examples": [{"text": "the cat"}, {"text": ["a dog"]}]}
+        body = {"context": {"second_texts": "is big"}, "examples": [{"texts": "the cat"}, {"texts": ["a dog"]}]}
         found = server.request("/v1/models/three:classify", body).json["results"]
         made = expected.predict([("three", ("the cat", "is big")), ("three", ("a dog", "is big"))])
         assert [[label for label, _ in row] for row in found] == [["bad", "so-so", "gut ✓"]] * 2
@@ -81,17 +81,17 @@ class TestPredictions:
 
     def test_regress(self, server, expected):
         (number,) = expected.predict([("number", "the cat")])
-        found = server.request("/v1/models/number:regress", {"examples": [{"text": "the cat"}]}).json
+        found = server.request("/v1/models/number:regress", {"examples": [{"texts": "the cat"}]}).json
         np.testing.assert_allclose(found["results"], [number.number], atol=1e-5)
         np.testing.assert_allclose(server.predict("number", "the cat").json["predictions"], [number.number], atol=1e-5)
 
     def test_questions(self, server, expected):
         question, context = "is the cat big ?", "they see it , and the cat is big , and the dog is small . " * 3
         (answer,) = expected.answer("squad", [(question, context)])
-        body = {"instances": [{"question": question, "context": context}]}
+        body = {"instances": [{"questions": question, "contexts": context}]}
         (found,) = server.request("/v1/models/squad:predict", body).json["predictions"]
-        assert found["answer"] == answer.text
-        assert found["probability"] == pytest.approx(answer.candidates[0].probability, abs=1e-5)
+        assert found["answers"] == answer.text
+        assert found["probabilities"] == pytest.approx(answer.candidates[0].probability, abs=1e-5)
 
     def test_requests_of_all_tasks_at_once(self, server, expected):
         names = ["one", "two", "three"]
@@ -125,11 +125,12 @@ class TestErrors:
         "body",
         [
             b"", b"{", b"[]", b"3", b'"a"', b"\xff", b'{"instances": []}', b'{"instances": "a"}', b'{"instances": [3]}',
-            b'{"instances": [null]}', b'{"instances": [{"nope": "a"}]}', b'{"instances": [{"text_pair": "a"}]}',
-            b'{"inputs": {"text": ["a"], "text_pair": ["b", "c"]}}', b'{"instances": ["a"], "inputs": ["a"]}', b"{}",
+            b'{"instances": [null]}', b'{"instances": [{"nope": "a"}]}', b'{"instances": [{"second_texts": "a"}]}',
+            b'{"inputs": {"texts": ["a"], "second_texts": ["b", "c"]}}', b'{"instances": ["a"], "inputs": ["a"]}',
+            b"{}",
             b'{"instances": ["\\ud800"]}', b'{"instances": ["a"], "signature_name": "x"}', b"[" * 100_000,
             b'{"instances": ["a"], "more": 1}', b'{"instances": [{"b64": "?"}]}', b'{"inputs": [["a"]]}',
-            b'{"inputs": {}}', b'{"inputs": []}', b'{"inputs": {"text": []}}', b'{"inputs": null}',
+            b'{"inputs": {}}', b'{"inputs": []}', b'{"inputs": {"texts": []}}', b'{"inputs": null}',
             b'{"instances": [NaN]}', b'{"instances": [' + b"9" * 5000 + b"]}",
         ],
     )  # fmt: skip
@@ -139,7 +140,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("path", ["one:regress", "squad:classify", "number:classify"])
     def test_methods_that_a_task_does_not_have(self, server, path):
-        reply = server.request(f"/v1/models/{path}", {"examples": [{"text": "a"}]})
+        reply = server.request(f"/v1/models/{path}", {"examples": [{"texts": "a"}]})
         assert reply.status == 400 and reply.json["error"]
 
     def test_methods_and_paths_that_do_not_exist(self, server):
@@ -161,7 +162,7 @@ class TestLimits:
         assert small.predict("one", "x" * 3000).status == 413
 
     def test_a_long_paragraph_has_too_many_tokens(self, small):
-        body = {"instances": [{"question": "a", "context": "the cat is big . " * 60}]}
+        body = {"instances": [{"questions": "a", "contexts": "the cat is big . " * 60}]}
         assert small.request("/v1/models/squad:predict", body).status == 413
 
     def test_a_huge_body_is_refused_before_it_is_sent(self, small):
@@ -176,6 +177,11 @@ class TestLimits:
         assert server.predict("one", "e\u0301\u0323 o\u0308" * 200).status == 200
         for marks in (65, 90_000):
             assert server.predict("one", "a" + "\u0301\u0323" * (marks // 2) + "\u0301").status == 400
+
+    def test_bodies_count_until_they_are_answered(self, small):
+        for body in (b'{"instances": ["a"]}', b"x" * 2000, b"x" * 4000):
+            small.request("/v1/models/one:predict", body)
+        assert b"adapter_bert_body_bytes 0.0" in small.request("/metrics").body
 
     def test_compressed_bodies_are_refused(self, small):
         reply = small.request("/v1/models/one:predict", b"x", headers={"Content-Encoding": "gzip"})
@@ -252,8 +258,10 @@ class TestTheBank:
         bank.add(make_pack(bank.base, seed=3), "second", replace=True)
         wait_until(lambda: changing.request(f"/v1/models/second/versions/{old}").status == 404)
         assert changing.predict("second", "the cat").json != before
+        assert 'task="second"' in changing.request("/metrics").body.decode()
         bank.remove("second")
         wait_until(lambda: changing.predict("second", "the cat").status == 404)
+        wait_until(lambda: 'task="second"' not in changing.request("/metrics").body.decode())
 
     def test_versions_depend_on_the_content_only(self, changing: Address, tmp_path):
         bank = changing.bank

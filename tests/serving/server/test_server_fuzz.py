@@ -29,11 +29,11 @@ SETTINGS = hypothesis.settings(
 texts = st.one_of(st.sampled_from(["", "the cat is big .", "a" * 300, "\ud800", "\x00", "✓ 猫"]), st.text(max_size=30))
 names = st.sampled_from(
     [
-        "text",
-        "text_pair",
-        "question",
-        "context",
-        "label",
+        "texts",
+        "second_texts",
+        "questions",
+        "contexts",
+        "labels",
         "probabilities",
         "b64",
         "name",
@@ -125,7 +125,7 @@ def test_valid_requests_with_any_text(server):
         st.sampled_from(["one", "three", "number", "squad"]), st.text(max_size=200), st.text(max_size=200)
     )
     def run(task, first, second):
-        inputs = ("question", "context") if task == "squad" else ("text", "text_pair")
+        inputs = ("questions", "contexts") if task == "squad" else ("texts", "second_texts")
         reply = server.request(f"/v1/models/{task}:predict", {"inputs": dict(zip(inputs, ([first], [second])))})
         assert reply.status in (200, 413), (reply, first, second)
 
