@@ -73,11 +73,7 @@ def _run_trial(study: Study, trial: OwnTrial, memory: Memory) -> None:
     try:
         if folder.crashes(folder.file("trials", str(trial.number))) >= MAX_CRASHES:
             raise errors.UserError(f"its worker died {MAX_CRASHES} times, perhaps for lack of memory")
-        chosen = space.sample(trial.trial, study.search.space)
-        run = {"output_dir": folder.trial_run(trial.number), "seed": study.search.trial_seed(trial.number)}
-        settings = study.search.run_settings({**chosen, **run, "do_train": True, "do_eval": True, "do_predict": False})
-        settings.validate()
-        results = training.run(settings, memory, observe)
+        results = training.run(trial_settings(study, trial), memory, observe)
         assert results is not None, "a trial evaluates the dev split"
         state, value = "COMPLETE", results.primary
         reported.update(loss=results.loss, step=results.step, **_described(results))
@@ -101,6 +97,15 @@ def _run_trial(study: Study, trial: OwnTrial, memory: Memory) -> None:
     tf.summary.FileWriterCache.clear()
     shown = reported.get("error") or (f"{value:.4f}" if value is not None else "")
     tf.logging.info("Trial %d: %s %s (%.1f s)", trial.number, state.lower(), shown, reported["seconds"])
+
+
+def trial_settings(study: Study, trial: OwnTrial) -> Any:
+    """Let a trial choose its network; return the settings of its run."""
+    search, number = study.search, trial.number
+    run = {"output_dir": study.folder.trial_run(number), "seed": search.trial_seed(number), "do_predict": False}
+    settings = search.run_settings({**space.sample(trial.trial, search.space), **run})
+    settings.validate()
+    return settings
 
 
 def _described(results: EvalResults) -> Dict[str, Any]:
