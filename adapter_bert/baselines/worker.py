@@ -127,7 +127,9 @@ def final_settings(study: Study, seed: int) -> Any:
     search = study.search
     test = {"do_train": True, "do_eval": True, "do_predict": scores_test(search.settings)}
     chosen = {name: best.params[name] for name in search.space}
-    return search.run_settings({**chosen, **test, "output_dir": study.folder.final_run(seed), "seed": seed})
+    return search.run_settings(
+        {**chosen, **test, "output_dir": study.folder.final_run(best.number, seed), "seed": seed}
+    )
 
 
 def scores_test(settings: Any) -> bool:
@@ -144,11 +146,11 @@ def _run_best(study: Study, memory: Memory) -> None:
     left: List[int] = list(study.search.final_seeds)
     while left:
         for seed in list(left):
-            lock = study.folder.claim("best", f"seed={seed}")
+            settings = final_settings(study, seed)
+            lock = study.folder.claim_folder(os.path.dirname(settings.output_dir))
             if lock is None:
                 continue
             try:
-                settings = final_settings(study, seed)
                 run = BaselineFolder(settings.output_dir)
                 if not run.result_files():
                     _announce(f"best, seed {seed}")

@@ -74,7 +74,7 @@ def test_killing_a_search_loses_no_trial_and_counts_none_twice(tmp_path, module)
         best = json.load(file)
     assert (best["trial"], best["score"]) == (study.best().number, study.best().value)
     assert best["score"] == max(trial.value for trial in study.trials() if trial.state.name == "COMPLETE")
-    assert os.path.exists(os.path.join(folder, "best", "seed=1", "run", "results.json"))
+    assert os.path.exists(os.path.join(folder, "best", str(best["trial"]), "seed=1", "run", "results.json"))
 
 
 def environment() -> dict:
