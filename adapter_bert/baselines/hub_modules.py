@@ -26,7 +26,7 @@ WORDS_FILE = "tokens.txt"
 # Rows for unknown words, which are hashed.
 BUCKETS = 100
 _SIGNATURES = ("default", "serving_default")
-_FORMAT_V3 = b"\x08\x03"  # of TF-Hub, in the file that marks a module of TF1
+FORMAT_V3 = b"\x08\x03"  # of TF-Hub, in the file that marks a module of TF1
 _BATCH_SIZE = 64
 
 
@@ -85,7 +85,7 @@ def _write_tf1(folder: str, table: np.ndarray, asset: str, has_rows: bool, bucke
         assets = tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS)
         builder.add_meta_graph_and_variables(session, [], {"default": signature}, assets_collection=assets)
         builder.save()
-    files.write_bytes(os.path.join(folder, TF1_MARK), _FORMAT_V3)
+    files.write_bytes(os.path.join(folder, TF1_MARK), FORMAT_V3)
 
 
 def _write_tf2(folder: str, table: np.ndarray, asset: str, has_rows: bool, buckets: int) -> None:

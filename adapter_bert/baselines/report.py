@@ -110,14 +110,24 @@ def write(folders: Sequence[str], others: Sequence[str], output: str) -> str:
 
 
 def _overview(records: Sequence[SearchRecord]) -> str:
-    headers = ["task", "trials", "pruned", "failed", "minutes", "best on dev", *(f"of {n}" for n in _counts(records))]
+    headers = [
+        "task",
+        "trials",
+        "pruned",
+        "failed",
+        "minutes",
+        "trials/h",
+        "best on dev",
+        *(f"of {n}" for n in _counts(records)),
+    ]
     rows = []
     for record in records:
         expected = expected_maximum(record.scores)
         shown = [f"{expected[n - 1]:.1f}" if n <= len(expected) else "" for n in _counts(records)]
         trials = sum(record.counts[name] for name in ("COMPLETE", "PRUNED", "FAIL"))
         counts = [str(trials), str(record.counts["PRUNED"]), str(record.counts["FAIL"])]
-        rows.append([record.task, *counts, f"{record.seconds / 60:.0f}", f"{record.best[-1]:.1f}", *shown])
+        speed = [f"{record.seconds / 60:.0f}", f"{3600 * trials / record.seconds:.0f}" if record.seconds else ""]
+        rows.append([record.task, *counts, *speed, f"{record.best[-1]:.1f}", *shown])
     note = "of n: expected best score on dev of n trials (Dodge et al., 2019)."
     return tables.ResultTable(headers, rows, [note]).markdown()
 

@@ -3,7 +3,7 @@
 search.json         task, space and settings that all trials share
 study.journal       Optuna's study, unless --storage names a server
 trials/<n>/run      the run of trial n, see `RunFolder`; its weights are removed when it has finished
-best/seed=<k>/run   the best setting, trained again with another seed
+best/<n>/seed=<k>   the setting of trial n, the best one, trained again with another seed
 best.json           the best trial and its settings
 results.csv         the results of these runs, in the format of sweeps
 """
@@ -108,9 +108,9 @@ class SearchFolder(WorkFolder):
         """Return the path of a trial's run."""
         return self.file("trials", str(number), "run")
 
-    def final_run(self, seed: int) -> str:
-        """Return the path of the run that trains the best setting with another seed."""
-        return self.file("best", f"seed={seed}", "run")
+    def final_run(self, trial: int, seed: int) -> str:
+        """Return the path of the run that trains the setting of the best trial with another seed."""
+        return self.file("best", str(trial), f"seed={seed}", "run")
 
     def claim(self, *names: str) -> Optional[locks.Lock]:
         """Lock a trial or a final run for this process; return None if another process has it."""

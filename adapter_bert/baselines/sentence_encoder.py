@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf import json_format
 
-from adapter_bert.baselines.hub_modules import ASSETS, TF1_MARK
+from adapter_bert.baselines.hub_modules import ASSETS, FORMAT_V3, TF1_MARK
 from adapter_bert.common import files
 
 _PIECES_FILE = "pieces.model"
@@ -24,43 +24,22 @@ _PIECES_FILE = "pieces.model"
 _RESERVED = 6
 # Types of pieces in a SentencePiece model.
 _NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5
-_TF1_FORMAT = b"\x08\x03"
 
 
 def convert(read: Callable[[str], bytes], folder: str) -> None:
     """Write the module; `read` returns the content of the model's files by name."""
     description = json.loads(read("model.json"))
-    graph_def = json_format.ParseDict(
-        _with_base64(description["modelTopology"]), tf.GraphDef(), ignore_unknown_fields=True
-    )
+    topology = _with_base64(description["modelTopology"])
+    graph_def = json_format.ParseDict(topology, tf.GraphDef(), ignore_unknown_fields=True)
     # The files have no 64-bit integers, because JavaScript has none; the graph says which they were.
     types = {node.name: tf.as_dtype(node.attr["dtype"].type) for node in graph_def.node if node.op == "Const"}
     weights = {
         name: value.astype(types[name].as_numpy_dtype)
         for name, value in _weights(description["weightsManifest"], read).items()
     }
-    output = _last_node(graph_def)
     with tf.Graph().as_default() as graph, tf.Session(graph=graph) as session:
-        indices = tf.placeholder(tf.int64, [None, 2], "indices")
-        values = tf.placeholder(tf.int64, [None], "values")
-        initial = {name: tf.placeholder(value.dtype, value.shape) for name, value in weights.items() if value.ndim}
-        trained = {name for name, value in weights.items() if value.dtype == np.float32 and "TimingSignal" not in name}
-        inputs: Dict[str, Any] = {"indices": indices, "values": values}
-        variables: Dict[str, Any] = {}
-        for name, value in weights.items():
-            if name in trained and value.ndim:
-                variables[name] = tf.get_variable(f"encoder/{len(variables)}", initializer=initial[name])
-                inputs[name] = tf.convert_to_tensor(variables[name])
-            else:
-                inputs[name] = tf.constant(value)
-        kept = [node for node in graph_def.node if node.name not in inputs]
-        del graph_def.node[:]
-        graph_def.node.extend(kept)
-        (vectors,) = tf.import_graph_def(graph_def, inputs, [output + ":0"], name="universal_sentence_encoder_lite")
-        for name, variable in variables.items():
-            session.run(variable.initializer, {initial[name]: weights[name]})
-        width = int(session.run(tf.shape(vectors), {indices: [[0, 0]], values: [_RESERVED]})[1])
-        vectors = tf.reshape(vectors, [-1, width])
+        indices, values = tf.placeholder(tf.int64, [None, 2], "indices"), tf.placeholder(tf.int64, [None], "values")
+        vectors = _import(graph_def, weights, {"indices": indices, "values": values}, session)
         info = tf.saved_model.build_tensor_info
         signature = tf.saved_model.build_signature_def(
             {"indices": info(indices), "values": info(values)}, {"default": info(vectors)}, "default"
@@ -68,9 +47,31 @@ def convert(read: Callable[[str], bytes], folder: str) -> None:
         builder = tf.saved_model.Builder(folder)
         builder.add_meta_graph_and_variables(session, [], {"default": signature})
         builder.save()
-    files.write_bytes(os.path.join(folder, TF1_MARK), _TF1_FORMAT)
+    files.write_bytes(os.path.join(folder, TF1_MARK), FORMAT_V3)
     files.make_folder(os.path.join(folder, ASSETS))
     files.write_bytes(os.path.join(folder, ASSETS, _PIECES_FILE), _pieces(json.loads(read("vocab.json"))))
+
+
+def _import(
+    graph_def: tf.GraphDef, weights: Dict[str, np.ndarray], given: Dict[str, tf.Tensor], session: tf.Session
+) -> tf.Tensor:
+    """Import a graph whose weights become variables, with their values; return its output, float [B, width]."""
+    inputs: Dict[str, Any] = dict(given)
+    for number, (name, value) in enumerate(weights.items()):
+        if value.dtype == np.float32 and value.ndim and "TimingSignal" not in name:
+            initial = tf.placeholder(value.dtype, value.shape)
+            variable = tf.get_variable(f"encoder/{number}", initializer=initial)
+            session.run(variable.initializer, {initial: value})
+            inputs[name] = tf.convert_to_tensor(variable)
+        else:
+            inputs[name] = tf.constant(value)
+    output = _last_node(graph_def)
+    kept = [node for node in graph_def.node if node.name not in inputs]
+    del graph_def.node[:]
+    graph_def.node.extend(kept)
+    (vectors,) = tf.import_graph_def(graph_def, inputs, [output + ":0"], name="universal_sentence_encoder_lite")
+    width = int(session.run(tf.shape(vectors), {given["indices"]: [[0, 0]], given["values"]: [_RESERVED]})[1])
+    return tf.reshape(vectors, [-1, width])
 
 
 def _with_base64(content: Any) -> Any:

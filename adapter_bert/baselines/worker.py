@@ -73,11 +73,7 @@ def _run_trial(study: Study, trial: OwnTrial, memory: Memory) -> None:
     try:
         if folder.crashes(folder.file("trials", str(trial.number))) >= MAX_CRASHES:
             raise errors.UserError(f"its worker died {MAX_CRASHES} times, perhaps for lack of memory")
-        chosen = space.sample(trial.trial, study.search.space)
-        run = {"output_dir": folder.trial_run(trial.number), "seed": study.search.trial_seed(trial.number)}
-        settings = study.search.run_settings({**chosen, **run, "do_train": True, "do_eval": True, "do_predict": False})
-        settings.validate()
-        results = training.run(settings, memory, observe)
+        results = training.run(trial_settings(study, trial), memory, observe)
         assert results is not None, "a trial evaluates the dev split"
         state, value = "COMPLETE", results.primary
         reported.update(loss=results.loss, step=results.step, **_described(results))
@@ -103,6 +99,15 @@ def _run_trial(study: Study, trial: OwnTrial, memory: Memory) -> None:
     tf.logging.info("Trial %d: %s %s (%.1f s)", trial.number, state.lower(), shown, reported["seconds"])
 
 
+def trial_settings(study: Study, trial: OwnTrial) -> Any:
+    """Let a trial choose its network; return the settings of its run."""
+    search, number = study.search, trial.number
+    run = {"output_dir": study.folder.trial_run(number), "seed": search.trial_seed(number), "do_predict": False}
+    settings = search.run_settings({**space.sample(trial.trial, search.space), **run})
+    settings.validate()
+    return settings
+
+
 def _described(results: EvalResults) -> Dict[str, Any]:
     return {
         "trained_params": results.parameters["trained"],
@@ -122,7 +127,9 @@ def final_settings(study: Study, seed: int) -> Any:
     search = study.search
     test = {"do_train": True, "do_eval": True, "do_predict": scores_test(search.settings)}
     chosen = {name: best.params[name] for name in search.space}
-    return search.run_settings({**chosen, **test, "output_dir": study.folder.final_run(seed), "seed": seed})
+    return search.run_settings(
+        {**chosen, **test, "output_dir": study.folder.final_run(best.number, seed), "seed": seed}
+    )
 
 
 def scores_test(settings: Any) -> bool:
@@ -139,11 +146,11 @@ def _run_best(study: Study, memory: Memory) -> None:
     left: List[int] = list(study.search.final_seeds)
     while left:
         for seed in list(left):
-            lock = study.folder.claim("best", f"seed={seed}")
+            settings = final_settings(study, seed)
+            lock = study.folder.claim_folder(os.path.dirname(settings.output_dir))
             if lock is None:
                 continue
             try:
-                settings = final_settings(study, seed)
                 run = BaselineFolder(settings.output_dir)
                 if not run.result_files():
                     _announce(f"best, seed {seed}")

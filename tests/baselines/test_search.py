@@ -51,10 +51,12 @@ def test_trials_leave_results_but_no_weights(finished):
 
 def test_a_search_that_is_continued_makes_the_same_choices(tmp_path, module, finished):
     folder = str(tmp_path / "out")
-    run(folder, make_search(folder, module, trials=2))
+    first = run(folder, make_search(folder, module, trials=2)).best().number
     # With the task's data in the same place, as for the same command.
     study = run(folder, make_search(folder, module, trials=5))
     assert described(study) == described(finished[1])
+    # Each best trial so far has been trained again.
+    assert set(os.listdir(os.path.join(folder, "best"))) == {str(first), str(study.best().number)}
 
 
 def test_another_seed_makes_other_choices(tmp_path, module, finished):

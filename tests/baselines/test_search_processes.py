@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_killing_a_search_loses_no_trial_and_counts_none_twice(tmp_path, module)
         best = json.load(file)
     assert (best["trial"], best["score"]) == (study.best().number, study.best().value)
     assert best["score"] == max(trial.value for trial in study.trials() if trial.state.name == "COMPLETE")
-    assert os.path.exists(os.path.join(folder, "best", "seed=1", "run", "results.json"))
+    assert os.path.exists(os.path.join(folder, "best", str(best["trial"]), "seed=1", "run", "results.json"))
 
 
 def environment() -> dict:
@@ -81,18 +82,18 @@ def environment() -> dict:
 
 
 @pytest.fixture
-def server(tmp_path_factory):
+def server():
     """The address of a PostgreSQL server in a temporary folder."""
     pytest.importorskip("psycopg2", reason="psycopg2 is not installed (pip install -e .[search])")
     programs = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
     if not programs:
         pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
     as_user = []
-    folder = str(tmp_path_factory.mktemp("postgres"))
+    # pytest's own folders are closed to other users.
+    temporary = tempfile.TemporaryDirectory(prefix="adapter-bert-postgres-", ignore_cleanup_errors=True)
+    folder = temporary.name
     if os.getuid() == 0:  # the server refuses to run as root
         as_user = ["setpriv", "--reuid=nobody", "--clear-groups", "--"]
-        for path in (folder, os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
-            os.chmod(path, 0o755)
         subprocess.run(["chown", "nobody", folder], check=True)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -111,6 +112,7 @@ def server(tmp_path_factory):
         yield f"postgresql://tester:unused@127.0.0.1:{port}/searches"
     finally:
         call("pg_ctl", "-D", data, "-m", "immediate", "stop")
+        temporary.cleanup()
 
 
 @pytest.mark.long

@@ -113,6 +113,23 @@ def test_table_2_has_paper_and_own_columns():
     assert row_of(table, "Seeds")["Adapters (own, test)"] == "3"
 
 
+def test_table_2_has_a_column_for_networks_without_bert_if_there_are_some():
+    task = "sms_spam_collection"
+    runs = [
+        make_cell(task=task, method="no BERT", kind="baseline", seed=seed, test=0.9 + seed / 100) for seed in (1, 2)
+    ]
+    runs.append(make_cell(task=task, test=0.8))
+    table = tables.additional_table(runs)
+    row = row_of(table, "SMS spam collection")
+    assert row["No BERT baseline (own, test)"] == "91.5 ± 0.5" and row["Adapters (own, test)"] == "80.0"
+    names = list(table.headers)
+    assert names.index("No BERT baseline (own, test)") == names.index("No BERT baseline (paper, test)") + 1
+    # It has nothing in common with a BERT.
+    for name in ("Total number of params", "Trained params/task"):
+        assert row_of(table, name)["No BERT baseline (own, test)"] == DASH
+    assert "No BERT baseline (own, test)" not in tables.additional_table(runs[2:]).headers
+
+
 def test_variable_fine_tuning_is_selected_on_dev_and_reported_on_test():
     runs = [
         make_cell(0.9, method="full", kind="full", task="SMS spam collection", test=0.7),
