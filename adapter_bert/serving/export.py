@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Dict, Optional
 
 import tensorflow.compat.v2 as tf
 
-from adapter_bert.common import errors, files, paths
+from adapter_bert.common import errors, files, native_output, paths
 from adapter_bert.devices import compat
-from adapter_bert.serving import export_saved_model, export_text, export_warmup
+from adapter_bert.serving import export_convert, export_saved_model, export_text, export_warmup
 from adapter_bert.serving.export_source import ExportSource
 from adapter_bert.weights import bases, packs
 
@@ -59,6 +59,8 @@ class ExportOptions:
             raise errors.UserError("--pairs is for a SavedModel that reads texts: ids contain both texts anyway.")
         if self.reads_texts:
             export_text.load_tensorflow_text()
+        if self.kind == ONNX:
+            export_convert.check_libraries(self.int8)
 
     @property
     def reads_texts(self) -> bool:
@@ -84,7 +86,8 @@ def export(source: ExportSource, output: str, options: ExportOptions) -> str:
     parent = os.path.join(output, name)
     final = os.path.join(parent, str(_version(parent, options.version)))
     with files.user_errors(), files.staging_folder(final) as staging:
-        _writer(options)(staging, name, source)
+        with native_output.hidden():  # reports of converters; errors are shown
+            _write(staging, name, source, options)
         _describe(staging, source, options, name)
         try:
             files.rename_folder_noreplace(staging, final)
@@ -110,11 +113,13 @@ def _version(parent: str, wanted: Optional[int]) -> int:
     return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
 
 
-def _writer(options: ExportOptions) -> Callable[[str, str, ExportSource], None]:
-    def write_saved_model(folder: str, name: str, source: ExportSource) -> None:
+def _write(folder: str, name: str, source: ExportSource, options: ExportOptions) -> None:
+    if options.kind == SAVED_MODEL:
         export_saved_model.write(folder, name, source, options.reads_texts, options.pairs)
-
-    return {SAVED_MODEL: write_saved_model}[options.kind]
+    elif options.kind == ONNX:
+        export_convert.write_onnx(folder, source, options.int8)
+    else:
+        export_convert.write_tflite(folder, source, options.int8)
 
 
 def _describe(folder: str, source: ExportSource, options: ExportOptions, name: str) -> None:
