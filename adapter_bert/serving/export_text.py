@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from typing import Any, Callable, List, NamedTuple, Tuple, Union
+from typing import Any, Callable, List, NamedTuple, Union
 
 import tensorflow.compat.v2 as tf
 
@@ -34,18 +34,17 @@ def load_tensorflow_text() -> Any:
     return tensorflow_text
 
 
-@functools.lru_cache(maxsize=1)
-def _characters() -> Tuple[str, ...]:
-    """Return all assigned characters in the order of their code points."""
-    found = map(chr, range(0x110000))
-    return tuple(char for char in found if unicodedata.category(char) not in ("Cn", "Co", "Cs"))
+# For private use, so that no SentencePiece model knows it.
+_UNKNOWN_CHARACTER = "\ue000"
+# Code points that may be characters: planes 4 to 13 are empty, 15 and 16 for private use; without surrogates.
+_CODE_POINTS = [point for point in (*range(0x40000), *range(0xE0000, 0xE1000)) if not 0xD800 <= point < 0xE000]
 
 
 @functools.lru_cache(maxsize=None)
 def _class_of(contains: Callable[[str], Any]) -> str:
     r"""Return a class for regular expressions, e.g. `[\x{61}-\x{7a}]`, of the characters with a property."""
     ranges: List[List[int]] = []
-    for point in map(ord, filter(contains, _characters())):
+    for point in filter(lambda point: contains(chr(point)), _CODE_POINTS):
         if ranges and ranges[-1][1] == point - 1:
             ranges[-1][1] = point
         else:
@@ -118,6 +117,7 @@ class SentencePieceGraph(tf.Module):
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Return the ids of each text, int32 [B, None]."""
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
+        texts = tf.strings.regex_replace(texts, r"\x00", _UNKNOWN_CHARACTER)  # SentencePiece would stop there
         texts = tf.strings.strip(_replace(texts, str.isspace, " "))
         texts = tf.strings.regex_replace(tf.strings.regex_replace(texts, " +", " "), "``|''", '"')
         texts = _replace(self._library.normalize_utf8(texts, "NFKD"), unicodedata.combining, "")
