@@ -291,6 +291,15 @@ class SentencePieceTokenizer(_VocabularyTokenizer):
         ids = self._model.EncodeAsIds(self._clean(text))
         return ids if self._ambiguous_ids.isdisjoint(ids) else self._ids_by_tokens(text)
 
+    def replaced_ids(self) -> Dict[int, List[int]]:
+        """Return the ids of the model that `tokenize` replaces, with what replaces them, e.g. `9,` with `9` and `,`."""
+        ambiguous = {index: self.inv_vocab[index] for index in sorted(self._ambiguous_ids)}
+        return {
+            index: [self.vocab.get(part, self.vocab[self.unk_token]) for part in self._split_off_comma(piece)]
+            for index, piece in ambiguous.items()
+            if _ends_with_number_and_comma(piece)
+        }
+
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Return the pieces of a text, with `unk_token` for each part that the model has no piece for."""
         pieces = self._encode(self._clean(text))

@@ -32,6 +32,8 @@ _MIXING = ((16, 0x7FEB352D), (15, -2073254261))
 
 # Value of `compiling` for a graph that XLA compiles as a whole, as on a TPU.
 WHOLE_GRAPH = "whole graph"
+# Value of `compiling` for a graph that other programs load: it has TensorFlow's own gradients.
+EXPORTED = "exported"
 # Stack of the values set by `compiling`. Only one thread builds graphs at a time.
 _compiling: List[Union[bool, str, None]] = [None]
 # Stack of the random tensors of recomputed functions, by name.
@@ -52,7 +54,7 @@ def compiling(use_xla: Union[bool, str, None]) -> ContextManager[None]:
     """Set whether XLA compiles these functions in the graph built in this context.
 
     True for always, once per shape; False for never; None for large static shapes only; `WHOLE_GRAPH` if XLA compiles
-    the whole graph anyway.
+    the whole graph anyway; `EXPORTED` for a graph without custom gradients, which only this code could compute.
     """
     return pushed(_compiling, use_xla)
 
@@ -112,7 +114,7 @@ def _own_gradient(op: tf.Operation, dy: tf.Tensor, *unused: tf.Tensor) -> List[O
 
 def with_gradient(y: tf.Tensor, inputs: Sequence[tf.Tensor], grad: Callable[[tf.Tensor], Sequence]) -> tf.Tensor:
     """Return `y`, a function of `inputs`, with a custom gradient: `grad(dy)` returns one for each input."""
-    if tf.executing_eagerly():
+    if tf.executing_eagerly() or _compiling[-1] == EXPORTED:
         return y
     graph = tf.get_default_graph()
     with graph.gradient_override_map({"IdentityN": _GRADIENT}):

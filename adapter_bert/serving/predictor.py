@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import os
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -33,6 +33,46 @@ from adapter_bert.weights.loading import WeightRequest
 from adapter_bert.weights.run_folder import SETTINGS_FILE, RunFolder
 
 Path = Union[str, "os.PathLike[str]"]
+
+
+class TrainedTask(NamedTuple):
+    """A pack and the weights of its base, checked, but not in a graph yet."""
+
+    weights: loading.Weights
+    config: packs.PackConfig
+    tokenizer: bases.Tokenizer
+    tokenizer_file: str
+    max_seq_length: int
+
+    @classmethod
+    def read(
+        cls,
+        init_checkpoint: str,
+        adapter_pack: str,
+        vocab_file: Optional[str] = None,
+        spm_model_file: Optional[str] = None,
+        bert_config_file: Optional[str] = None,
+        max_seq_length: Optional[int] = None,
+    ) -> TrainedTask:
+        """Read and check all files; the arguments are those of `Predictor`."""
+        with files.user_errors():
+            path = packs.find(adapter_pack)
+            weights, config = _resolve_weights(init_checkpoint, path, bert_config_file)
+            length = config.max_seq_length if max_seq_length is None else max_seq_length
+            errors.check_int("max_seq_length", length, 3)
+            modeling.check_sequence_length(length, config.bert_config.max_position_embeddings)
+            if not vocab_file and not spm_model_file:
+                is_wordpiece = config.tokenizer["type"] == "wordpiece"
+                found = _find_tokenizer_file(weights.files[0].path, bases.VOCAB_NAME if is_wordpiece else "*.model")
+                vocab_file, spm_model_file = (found, None) if is_wordpiece else (None, found)
+            tokenizer = tokenization.create_tokenizer(vocab_file, spm_model_file, config.tokenizer["do_lower_case"])
+        described = bases.describe_tokenizer(tokenizer)
+        if described != config.tokenizer:
+            raise errors.UserError(
+                f"The pack {path} was trained with another tokenizer: expected {config.tokenizer}, but "
+                f"{vocab_file or spm_model_file} is {described}."
+            )
+        return cls(weights, config, tokenizer, vocab_file or spm_model_file or "", length)
 
 
 class Predictor:
@@ -73,27 +113,12 @@ class Predictor:
         """
         errors.check_int("threads", threads, 0)
         device_precision.check(precision, Device())
-        with files.user_errors():
-            path = packs.find(adapter_pack)
-            weights, self.config = _resolve_weights(init_checkpoint, path, bert_config_file)
-            self.max_seq_length = self.config.max_seq_length if max_seq_length is None else max_seq_length
-            errors.check_int("max_seq_length", self.max_seq_length, 3)
-            modeling.check_sequence_length(self.max_seq_length, self.config.bert_config.max_position_embeddings)
-            if not vocab_file and not spm_model_file:
-                is_wordpiece = self.config.tokenizer["type"] == "wordpiece"
-                found = _find_tokenizer_file(weights.files[0].path, bases.VOCAB_NAME if is_wordpiece else "*.model")
-                vocab_file, spm_model_file = (found, None) if is_wordpiece else (None, found)
-            tokenizer = tokenization.create_tokenizer(
-                vocab_file, spm_model_file, self.config.tokenizer["do_lower_case"]
-            )
-        described = bases.describe_tokenizer(tokenizer)
-        if described != self.config.tokenizer:
-            raise errors.UserError(
-                f"The pack {path} was trained with another tokenizer: expected {self.config.tokenizer}, but "
-                f"{vocab_file or spm_model_file} is {described}."
-            )
-        self._encoder = Encoder((), self.max_seq_length, tokenizer)
-        graph, tensors = stacking.build_alone(self.config, weights.assignments, precision)
+        trained = TrainedTask.read(
+            init_checkpoint, adapter_pack, vocab_file, spm_model_file, bert_config_file, max_seq_length
+        )
+        self.config, self.max_seq_length = trained.config, trained.max_seq_length
+        self._encoder = Encoder((), self.max_seq_length, trained.tokenizer)
+        graph, tensors = stacking.build_alone(self.config, trained.weights.assignments, precision)
         self._engine = Engine(graph, threads)
         family = stacking.family_of(self.config)
         self._task = self._engine.load(self.config.task, self.config, tensors, family, self._encoder)
@@ -105,23 +130,12 @@ class Predictor:
 
         `changes` are arguments of `Predictor`, e.g. `init_checkpoint` if the base was moved.
         """
-        if "init_checkpoint" not in changes:
-            with files.user_errors():
-                changes["init_checkpoint"] = RunFolder(output_dir).read_settings().get("init_checkpoint")
-        if not changes["init_checkpoint"]:
-            raise errors.UserError(
-                f"{output_dir} has no {SETTINGS_FILE} that names the base. Expected the output folder of a run; "
-                "otherwise set init_checkpoint to the base."
-            )
-        return cls(adapter_pack=output_dir, **changes)
+        return cls(**_of_run(output_dir, changes))
 
     @classmethod
     def from_bank(cls, bank: str, task: str, **changes: Any) -> Predictor:
         """Load a task from a bank, by the name of its pack; `changes` are arguments of `Predictor`."""
-        with files.user_errors():
-            opened = Bank.open(bank)
-            path = opened.path(task)
-        return cls(adapter_pack=path, **{**opened.base.flags(), **changes})
+        return cls(**_of_bank(bank, task, changes))
 
     def __enter__(self) -> Predictor:
         return self
@@ -176,6 +190,18 @@ def load(
     Raises:
       errors.UserError: the arguments or the files do not belong together.
     """
+    return Predictor(**arguments(run, adapter_pack, bank, task, bert_dir, **changes))
+
+
+def arguments(
+    run: Optional[Path] = None,
+    adapter_pack: Optional[Path] = None,
+    bank: Optional[Path] = None,
+    task: Optional[str] = None,
+    bert_dir: Optional[Path] = None,
+    **changes: Any,
+) -> Dict[str, Any]:
+    """Return the arguments of `Predictor` for a trained task; see `load`."""
     given = [name for name, value in (("run", run), ("adapter_pack", adapter_pack), ("bank", bank)) if value]
     if len(given) != 1:
         raise errors.UserError(f"Expected one of run, adapter_pack and bank; found {errors.first_names(given)}.")
@@ -190,10 +216,29 @@ def load(
         with files.user_errors():
             changes = {**bases.Base.find(known_bases.provide(os.fspath(bert_dir))).flags(), **changes}
     if bank:
-        return Predictor.from_bank(os.fspath(bank), task or "", **changes)
+        return _of_bank(os.fspath(bank), task or "", changes)
     if run:
-        return Predictor.from_run(os.fspath(run), **changes)
-    return Predictor(adapter_pack=os.fspath(adapter_pack or ""), **changes)
+        return _of_run(os.fspath(run), changes)
+    return {"adapter_pack": os.fspath(adapter_pack or ""), **changes}
+
+
+def _of_run(output_dir: str, changes: Dict[str, Any]) -> Dict[str, Any]:
+    if "init_checkpoint" not in changes:
+        with files.user_errors():
+            changes = {**changes, "init_checkpoint": RunFolder(output_dir).read_settings().get("init_checkpoint")}
+    if not changes["init_checkpoint"]:
+        raise errors.UserError(
+            f"{output_dir} has no {SETTINGS_FILE} that names the base. Expected the output folder of a run; "
+            "otherwise set init_checkpoint to the base."
+        )
+    return {"adapter_pack": output_dir, **changes}
+
+
+def _of_bank(bank: str, task: str, changes: Dict[str, Any]) -> Dict[str, Any]:
+    with files.user_errors():
+        opened = Bank.open(bank)
+        path = opened.path(task)
+    return {"adapter_pack": path, **opened.base.flags(), **changes}
 
 
 def _resolve_weights(
