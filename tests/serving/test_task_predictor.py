@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from adapter_bert.common import system
+from adapter_bert.devices.precision import CPU_FLAGS
 from adapter_bert.serving.engine import _row, plan_rows
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.task_predictor import TaskPredictor
@@ -161,6 +163,21 @@ def test_a_bank(base, task_packs, tmp_path, alone):
             np.testing.assert_allclose(values(prediction), values(alone[name].predict(["the cat"])[0]), atol=1e-5)
     with TaskPredictor.from_bank(bank.folder, ["one"]) as predictor:
         assert predictor.names() == ["one"]
+
+
+@pytest.mark.skipif(not system.cpu_flags().intersection(CPU_FLAGS), reason="needs a CPU with bfloat16")
+def test_reduced_precision(base, task_packs, predictor):
+    names = ["one", "two", "number", "large"]
+    examples = [(names[index % 4], text) for index, text in enumerate(random_texts(12))]
+    expected = predictor.predict(examples)
+    with TaskPredictor(base, threads=1, precision="bfloat16") as reduced:
+        for name in names:
+            reduced.add(name, task_packs[name])
+        found = reduced.predict(examples, batch_size=12)
+    assert found != expected
+    for (name, _), *pair in zip(examples, found, expected):
+        # The random weights of these packs make the network sensitive to rounding.
+        np.testing.assert_allclose(*map(values, pair), atol=0.6 if name == "number" else 0.2)
 
 
 class TestErrors:
