@@ -20,7 +20,7 @@ system.configure_tensorflow()
 
 from adapter_bert.common import errors
 
-_NEEDED = ("starlette", "uvicorn", "prometheus_client")
+_NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client")
 
 
 def parse(words: Optional[Sequence[str]]) -> argparse.Namespace:

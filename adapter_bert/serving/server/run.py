@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -14,11 +13,9 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from adapter_bert.common import errors, parallel
 from adapter_bert.model import precision
@@ -26,6 +23,7 @@ from adapter_bert.serving.server.app import Server, make_app
 from adapter_bert.serving.server.computer import Computer
 from adapter_bert.serving.server.fair_queue import QueueLimits
 from adapter_bert.serving.server.metrics import Metrics
+from adapter_bert.serving.server.protocol import limit_protocol
 from adapter_bert.serving.server.requests import RequestLimits
 from adapter_bert.serving.server.served_bank import ServedBank
 from adapter_bert.serving.server.tenants import Tenants
@@ -33,7 +31,6 @@ from adapter_bert.serving.task_predictor import TaskPredictor
 from adapter_bert.weights.bank import Bank
 
 LOGGER = logging.getLogger("adapter_bert.server")
-_MAX_HEADERS = 2**15
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -109,61 +106,6 @@ def configure_logs() -> None:
         logger = logging.getLogger(name)
         logger.handlers[:], logger.propagate = [handler], False
         logger.setLevel(level)
-
-
-def limit_protocol(seconds: float, max_connections: int, metrics: Metrics) -> type:
-    """Return a protocol that closes connections of clients that do not send headers, or do not read, in time.
-
-    uvicorn itself has a deadline only between requests. Connections beyond a maximum are closed at once.
-    """
-
-    class LimitedProtocol(H11Protocol):
-        """HTTP/1.1 with deadlines."""
-
-        def connection_made(self, transport: Any) -> None:
-            self._timers: Dict[str, asyncio.TimerHandle] = {}
-            super().connection_made(transport)
-            metrics.connections.set(len(self.connections))
-            if len(self.connections) > max_connections:
-                transport.abort()
-            else:
-                self._abort_after("headers", seconds)
-
-        def connection_lost(self, exc: Optional[Exception]) -> None:
-            for name in list(self._timers):
-                self._cancel(name)
-            super().connection_lost(exc)
-            metrics.connections.set(len(self.connections))
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.conn.their_state is not h11.IDLE:
-                self._cancel("headers")
-            elif "headers" not in self._timers and not self.transport.is_closing():
-                self._abort_after("headers", seconds)  # a part of the next headers
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._abort_after("reading", seconds)
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._cancel("reading")
-
-        def timeout_keep_alive_handler(self) -> None:
-            super().timeout_keep_alive_handler()
-            self._abort_after("closing", seconds)  # the client may not read what is left
-
-        def _abort_after(self, name: str, delay: float) -> None:
-            self._cancel(name)
-            self._timers[name] = self.loop.call_later(delay, self.transport.abort)
-
-        def _cancel(self, name: str) -> None:
-            timer = self._timers.pop(name, None)
-            if timer:
-                timer.cancel()
-
-    return LimitedProtocol
 
 
 def build(settings: ServerSettings) -> Tuple[Any, Metrics]:
@@ -245,12 +187,13 @@ def make_server(settings: ServerSettings) -> uvicorn.Server:
     """Load the bank and return a server; its method `run` serves until it gets a signal, or `should_exit` is set."""
     settings.check()
     app, metrics = build(settings)
+    max_bytes = 8 * 1024 * settings.max_body_kb + 2**16  # small chunks of a body have as many bytes around them
     return _ReportingServer(
         uvicorn.Config(
             app,
             settings.host,
             settings.port,
-            http=limit_protocol(settings.timeout, settings.max_connections, metrics),
+            http=limit_protocol(settings.timeout, settings.max_connections, max_bytes, metrics),
             loop="asyncio",
             ws="none",
             lifespan="on",
@@ -262,7 +205,6 @@ def make_server(settings: ServerSettings) -> uvicorn.Server:
             timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
-            h11_max_incomplete_event_size=_MAX_HEADERS,
         )
     )
 

@@ -80,9 +80,16 @@ def test_headers_byte_by_byte(strict):
 
 def test_endless_headers_and_endless_bodies(strict):
     start = b"GET / HTTP/1.1\r\n"
-    for first, more in ((start, b"X-Header: " + b"x" * 1000 + b"\r\n"),
-                        (b"POST /v1/models/one:predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
-                         b"3e8\r\n" + b" " * 1000 + b"\r\n")):  # fmt: skip
+    chunked = b"%s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    post = chunked % b"POST /v1/models/one:predict"
+    for first, more in (
+        (start, b"X-Header: " + b"x" * 1000 + b"\r\n"),
+        (start + b"X-Header: ", b"x" * 1000),
+        (post, b"3e8\r\n" + b" " * 1000 + b"\r\n"),
+        (post, b"1\r\n \r\n" * 200),
+        (chunked % b"GET /" + b"0\r\n", b"X-Trailer: " + b"x" * 1000 + b"\r\n"),
+        (post + b"0\r\nX-Trailer: ", b"x" * 1000),
+    ):
         with connections(strict) as (greedy,), contextlib.suppress(ConnectionError):
             greedy.sendall(first)
             for _ in range(10_000):
