@@ -168,8 +168,10 @@ class Engine:
         self._run([Row(task, task.family, features)] * 2, is_mixed)
 
     def acquire(self, task: LoadedTask) -> LoadedTask:
-        """Keep a task in the graph until `release`."""
+        """Keep a task in the graph until `release`; raise a `UserError` if it has been erased."""
         with self._counting:
+            if task.is_removed and not task.uses:
+                raise errors.UserError(f"This version of the task {task.name} was removed and released.")
             task.uses += 1
         return task
 

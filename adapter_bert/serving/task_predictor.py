@@ -265,13 +265,13 @@ class TaskPredictor:
         """Return the versions of the tasks, which stay in the graph during this context, and the texts."""
         self._engine.check_open()
         examples = _as_examples(examples)
-        acquired: Dict[str, LoadedTask] = {}
+        acquired: Dict[Optional[Task], LoadedTask] = {}
         try:
             for task, _ in examples:
-                if isinstance(task, str) and task not in acquired:
-                    acquired[task] = self.acquire(task)
-            tasks = [self._plain if task is None else acquired.get(task, task) for task, _ in examples]
-            yield tasks, [text for _, text in examples]
+                if task not in acquired:
+                    version = self._plain if task is None else task
+                    acquired[task] = self.acquire(task) if isinstance(task, str) else self._engine.acquire(version)
+            yield [acquired[task] for task, _ in examples], [text for _, text in examples]
         finally:
             self.release(acquired.values())
 

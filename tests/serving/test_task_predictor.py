@@ -135,6 +135,7 @@ def test_a_task_is_replaced_and_removed(base, task_packs, alone):
         np.testing.assert_allclose(values(old), values(alone["one"].predict(["the cat"])[0]), atol=1e-6)
         np.testing.assert_allclose(values(new), values(alone["two"].predict(["the cat"])[0]), atol=1e-6)
         predictor.release([held])
+        assert_mentions(message_of(predictor.predict, [(held, "the cat")]), "task", "removed and released")
         assert predictor.names() == ["task"] and predictor.config("task") == task_packs["two"].config
         predictor.remove("task")
         assert predictor.names() == []
