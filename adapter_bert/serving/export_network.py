@@ -107,22 +107,23 @@ class Network(tf.Module):
         self._head_names = tuple(head.shapes(1))
         shapes = parameters.model_shapes(config, head, self._adapter)
         trained = {name for task in tasks for name in task.tensors}
+        # Variables that have a value for each task.
+        self._own = {name for name in shapes if name in trained or parameters.group_of(name) == "adapters"}
         self.weights = {}
         for name, shape in shapes.items():
-            value = self._stacked(name, shape, base) if is_bank and self._is_own(name, trained) else None
-            if value is None:
-                value = tasks[0].tensors[name] if name in tasks[0].tensors and not is_bank else base[name]
+            if is_bank and name in self._own:
+                value = self._stacked(name, shape, base)
+            else:
+                value = tasks[0].tensors[name] if name in tasks[0].tensors else base[name]
             is_trained = name in trained and not name.endswith(("moving_mean", "moving_variance"))
             self.weights[name] = tf.Variable(value, trainable=is_trained, name=name)
-        self._own = {name for name in shapes if self._is_own(name, trained)}
         if is_bank:
-            names = tf.constant([task.name for task in tasks])
-            indices = tf.range(len(tasks), dtype=tf.int32)
-            self._table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(names, indices), _UNKNOWN_TASK)
-
-    def _is_own(self, name: str, trained: Any) -> bool:
-        """Return whether a variable of a bank has a value for each task."""
-        return name in trained or parameters.group_of(name) == "adapters"
+            self._table = tf.lookup.StaticHashTable(
+                tf.lookup.KeyValueTensorInitializer(
+                    [task.name for task in tasks], np.arange(len(tasks), dtype=np.int32)
+                ),
+                _UNKNOWN_TASK,
+            )
 
     def _stacked(self, name: str, shape: Sequence[int], base: Tensors) -> np.ndarray:
         """Return the values of all tasks, padded with zeros: [tasks, …]."""

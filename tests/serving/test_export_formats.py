@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -60,6 +61,7 @@ def write(source, tmp_path, **options):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", TASKS)
 def test_onnx_runtime_reproduces_the_predictions(bank, task, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
@@ -76,6 +78,7 @@ def test_onnx_runtime_reproduces_the_predictions(bank, task, tmp_path):
         np.testing.assert_allclose(found, expected(bank, task), atol=1e-5)
 
 
+@pytest.mark.long
 def test_onnx_in_8_bits_is_close(bank, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("tf2onnx")
@@ -99,8 +102,6 @@ def test_tensorflow_lite_reproduces_the_predictions(bank, task, int8, tmp_path):
 
 
 def test_a_missing_library_is_named(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     assert "tf2onnx" in message_of(export.ExportOptions(kind="onnx").check)
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
