@@ -80,6 +80,7 @@ class SearchFolder(WorkFolder):
     """
 
     kind = "search"
+    flags = "--output_dir or --search"
 
     def exists(self) -> bool:
         """Return whether the folder belongs to a search."""

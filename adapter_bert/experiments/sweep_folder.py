@@ -57,6 +57,7 @@ class SweepFolder(WorkFolder):
     """
 
     kind = "sweep"
+    flags = "--output_dir or --sweep"
 
     # ------------------------------------------------------------------------------------------- the sweep
 

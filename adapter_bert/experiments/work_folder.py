@@ -19,12 +19,13 @@ class WorkFolder:
       path: path of the folder.
     """
 
-    # In messages.
+    # In messages: what the folder belongs to, and the flags that name it.
     kind = "work"
+    flags = "--output_dir"
 
     def __init__(self, path: str) -> None:
         if paths.is_remote(path):
-            raise errors.UserError(f"The folder of a {self.kind}, must be local; found {path}.")
+            raise errors.UserError(f"The folder of a {self.kind}, {self.flags}, must be local; found {path}.")
         self.path = path
 
     def file(self, *names: str) -> str:

@@ -102,8 +102,8 @@ def test_tensorflow_lite_reproduces_the_predictions(bank, task, int8, tmp_path):
 
 
 def test_a_missing_library_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tf2onnx", None)
-    assert "tf2onnx" in message_of(export.ExportOptions(kind="onnx").check)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert "package onnx" in message_of(export.ExportOptions(kind="onnx").check)
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     message = message_of(export.ExportOptions().check)
     assert "tensorflow-text" in message and "--inputs=ids" in message

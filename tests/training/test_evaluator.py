@@ -39,7 +39,7 @@ class Run:
             saved=lambda: saved and SimpleNamespace(step=saved),
             save=lambda checkpoint, scores: self.saved.append(checkpoint),
         )
-        dev = SimpleNamespace(score=lambda rows: rows[0])
+        dev = SimpleNamespace(score=lambda rows: rows[0], observe=lambda step, scores: None)
         self.evaluator = Evaluator(dev, frozenset(range(1, 300)), patience, self.history, best_pack)
 
     def evaluate(self, step: int, accuracy: float, loss: float = 1.0) -> bool:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from adapter_bert.serving.server.call import FACTS, Call, Server, json_response
 from adapter_bert.serving.server.endpoints import ENDPOINTS, Endpoint
 from adapter_bert.serving.server.metrics import Metrics
-from adapter_bert.serving.server.requests import RequestError
+from adapter_bert.serving.server.request_body import RequestError
 
 LOGGER = logging.getLogger("adapter_bert.server")
 _HEADERS = {

@@ -18,7 +18,7 @@ from adapter_bert.serving.server.computer import Computer
 from adapter_bert.serving.server.examples import Example
 from adapter_bert.serving.server.fair_queue import QueueFullError
 from adapter_bert.serving.server.metrics import Metrics
-from adapter_bert.serving.server.requests import CLOSE, RETRY, RequestError, RequestLimits, read_body
+from adapter_bert.serving.server.request_body import CLOSE, RETRY, RequestError, RequestLimits, read_body
 from adapter_bert.serving.server.served_bank import ServedBank
 from adapter_bert.serving.server.tenants import ANYONE, Tenant, Tenants
 

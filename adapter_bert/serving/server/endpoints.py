@@ -14,7 +14,7 @@ from adapter_bert.serving.engine import LoadedTask
 from adapter_bert.serving.server import inference_v2, page, tfserving
 from adapter_bert.serving.server.call import Call, json_response
 from adapter_bert.serving.server.examples import Example
-from adapter_bert.serving.server.requests import RequestError, parse_object
+from adapter_bert.serving.server.request_body import RequestError, parse_object
 
 Handler = Callable[[Call], Awaitable[Response]]
 

@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Pattern, Sequen
 
 from adapter_bert.evaluation.answers import PredictedAnswer
 from adapter_bert.serving.engine import LoadedTask, Prediction
-from adapter_bert.serving.server.requests import RequestError, RequestLimits
+from adapter_bert.serving.server.request_body import RequestError, RequestLimits
 
 # Far more than any language uses.
 _MAX_MARKS = 64

@@ -22,7 +22,7 @@ from adapter_bert.serving.server.examples import (
     output_types,
     output_values,
 )
-from adapter_bert.serving.server.requests import RequestError, RequestLimits, parse_object
+from adapter_bert.serving.server.request_body import RequestError, RequestLimits, parse_object
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data", "classification", "model_repository")

@@ -24,7 +24,7 @@ from adapter_bert.serving.server.computer import Computer
 from adapter_bert.serving.server.fair_queue import QueueLimits
 from adapter_bert.serving.server.metrics import Metrics
 from adapter_bert.serving.server.protocol import limit_protocol
-from adapter_bert.serving.server.requests import RequestLimits
+from adapter_bert.serving.server.request_body import RequestLimits
 from adapter_bert.serving.server.served_bank import ServedBank
 from adapter_bert.serving.server.tenants import Tenants
 from adapter_bert.serving.task_predictor import TaskPredictor

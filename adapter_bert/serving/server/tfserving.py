@@ -25,7 +25,7 @@ from adapter_bert.serving.server.examples import (
     output_types,
     output_values,
 )
-from adapter_bert.serving.server.requests import RequestError, RequestLimits
+from adapter_bert.serving.server.request_body import RequestError, RequestLimits
 
 _SIGNATURE = "serving_default"
 _PREDICT_METHOD = "tensorflow/serving/predict"

@@ -9,6 +9,7 @@ import shutil
 import ssl
 import subprocess
 import threading
+import time
 import urllib.request
 
 import numpy as np
@@ -200,29 +201,31 @@ class TestOverload:
     def test_a_full_queue_and_a_deadline(self, bank, monkeypatch):
         from adapter_bert.serving.task_predictor import TaskPredictor
 
-        gate, computing = threading.Event(), threading.Event()
+        gate, batches = threading.Event(), []
         compute = TaskPredictor.compute_batch
 
         def wait_and_compute(self, rows):
-            computing.set()
+            batches.append(rows)
             gate.wait(60)
             return compute(self, rows)
 
         monkeypatch.setattr(TaskPredictor, "compute_batch", wait_and_compute)
-        with serving(bank, max_texts=2, max_queue=2, timeout=3.0) as address:
-            replies = []
-            send = lambda: replies.append(address.predict("one", "a", "a"))  # noqa: E731
-            first = threading.Thread(target=send)
-            first.start()
-            assert computing.wait(60)
-            second = threading.Thread(target=send)
-            second.start()
-            wait_until(lambda: b"adapter_bert_queue_rows 2.0" in address.request("/metrics").body)
+        with serving(bank, max_texts=2, max_queue=2, timeout=6.0) as address:
+            replies, senders = [], []
+
+            def is_full():
+                return b"adapter_bert_queue_rows 2.0" in address.request("/metrics").body
+
+            # One request for each thread that computes, which may be one or two, then one that stays in the queue.
+            while len(batches) == len(senders):
+                senders.append(threading.Thread(target=lambda: replies.append(address.predict("one", "a", "a"))))
+                senders[-1].start()
+                wait_until(lambda: len(batches) == len(senders) or (is_full() and not time.sleep(0.3) and is_full()))
             refused = address.predict("one", "a")
             assert refused.status == 429 and int(refused.headers["retry-after"]) >= 1
-            first.join()
-            second.join()
-            assert [reply.status for reply in replies] == [504, 504]
+            for sender in senders:
+                sender.join()
+            assert [reply.status for reply in replies] == [504] * len(senders)
             assert b"adapter_bert_queue_rows 0.0" in address.request("/metrics").body
             gate.set()
             assert address.predict("one", "a").status == 200
