@@ -60,13 +60,13 @@ def random_texts(count, seed=0):
 
 
 def differences(tokenizer, graph, texts, size=1000):
-    """Return the texts whose ids differ."""
+    """Return the texts whose ids differ, each with the ids from the graph."""
     run = tf.function(graph, input_signature=[tf.TensorSpec([None], tf.string)])
     found = []
     for start in range(0, len(texts), size):
         some = texts[start : start + size]
         ids = run(tf.constant([text.encode("utf-8", "ignore") for text in some])).to_list()
-        found += [text for text, row in zip(some, ids) if row != tokenizer.token_ids(text)]
+        found += [(text, row) for text, row in zip(some, ids) if row != tokenizer.token_ids(text)]
     return found
 
 
@@ -147,15 +147,28 @@ def shared_texts():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir(os.path.join(SHARED, "data")), reason="needs ../shared/data")
-@pytest.mark.parametrize("kind", ["lower", "cased", "sentencepiece"])
-def test_ids_are_the_same_on_all_real_data(kind):
+@pytest.mark.parametrize("kind", ["lower", "cased"])
+def test_wordpiece_ids_are_the_same_on_all_real_data(kind):
     texts = list(shared_texts())
     assert len(texts) > 200000
-    if kind == "sentencepiece":
-        path = os.path.join(SHARED, "data", "sentencepiece", "albert_spiece.model")
-        tokenizer = tokenization.SentencePieceTokenizer(path)
-    else:
-        path = os.path.join(SHARED, "weights", "e5-small", "vocab.txt")
-        tokenizer = tokenization.FullTokenizer(path, do_lower_case=kind == "lower")
+    path = os.path.join(SHARED, "weights", "e5-small", "vocab.txt")
+    tokenizer = tokenization.FullTokenizer(path, do_lower_case=kind == "lower")
+    assert differences(tokenizer, export_text.create(tokenizer, path), texts) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir(os.path.join(SHARED, "data")), reason="needs ../shared/data")
+def test_sentencepiece_ids_are_the_same_on_all_real_data_except_for_ties():
+    """The version of SentencePiece in tensorflow-text may choose another of several best segmentations."""
+    texts = list(shared_texts())
+    path = os.path.join(SHARED, "data", "sentencepiece", "albert_spiece.model")
+    tokenizer = tokenization.SentencePieceTokenizer(path)
     different = differences(tokenizer, export_text.create(tokenizer, path), texts)
-    assert different == [], f"{len(different)} of {len(texts)}"
+    print(len(different), "of", len(texts))
+    assert len(different) < 0.005 * len(texts)
+
+    def score(ids):
+        return sum(tokenizer._model.GetScore(index) for index in ids)
+
+    for text, ids in different:
+        assert score(ids) == pytest.approx(score(tokenizer.token_ids(text)), rel=1e-5), text
