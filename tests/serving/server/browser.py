@@ -57,8 +57,9 @@ class Browser:
         os.close(self._write)
 
     def open(self, address: str) -> None:
-        """Open an address."""
+        """Open an address and wait until the page is complete."""
         self._call("Page.navigate", url=address)
+        self.wait(f"location.href === {json.dumps(address)} && document.readyState === 'complete'")
 
     def run(self, expression: str) -> Any:
         """Return the value of an expression in JavaScript."""
