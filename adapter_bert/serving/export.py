@@ -24,7 +24,7 @@ TEXT_INPUTS, ID_INPUTS = "text", "ids"
 INPUTS = (TEXT_INPUTS, ID_INPUTS)
 DESCRIPTION_FILE = "export.json"
 
-# The first version of TensorFlow whose exports are tested.
+# Earlier versions have not been tried; the tests run with 2.15.
 _OLDEST_TENSORFLOW = (2, 13)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # TF-Serving's versions are 64-bit integers.
