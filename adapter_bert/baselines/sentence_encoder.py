@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import json_format
 
 from adapter_bert.baselines.hub_modules import ASSETS, FORMAT_V3, TF1_MARK
-from adapter_bert.common import files
+from adapter_bert.common import files, protobuf
 
 _PIECES_FILE = "pieces.model"
 # Pieces of the vocabulary before the first that occurs in texts.
@@ -124,23 +124,13 @@ def _pieces(vocabulary: List[Tuple[str, Optional[float]]]) -> bytes:
         if piece in known:  # a few occur twice; the first one counts
             piece, kind = f"<unused_{number}>", _UNUSED
         known.add(piece)
-        model += _field(1, _field(1, piece.encode("utf-8")) + b"\x15" + struct.pack("<f", score) + _number(3, kind))
+        model += protobuf.bytes_field(
+            1, protobuf.bytes_field(1, piece.encode("utf-8")) + b"\x15" + struct.pack("<f", score) + _number(3, kind)
+        )
     unigram_model, unk_id, bos_id, eos_id, pad_id = (3, 1), (40, 0), (41, 1), (42, 2), (43, 2**64 - 1)
     trainer = b"".join(_number(*each) for each in (unigram_model, unk_id, bos_id, eos_id, pad_id))
-    return model + _field(2, trainer) + _field(3, _field(1, b"identity"))
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes(found + bytes([value]))
+    return model + protobuf.bytes_field(2, trainer) + protobuf.bytes_field(3, protobuf.bytes_field(1, b"identity"))
 
 
 def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _field(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
+    return protobuf.varint(field << 3) + protobuf.varint(value)

@@ -16,7 +16,7 @@ from typing import Dict, List, Mapping
 import numpy as np
 import tensorflow.compat.v2 as tf
 
-from adapter_bert.common import files
+from adapter_bert.common import files, protobuf
 from adapter_bert.serving.export_network import ExportedTask
 
 FOLDER, FILE_NAME = "assets.extra", "tf_serving_warmup_requests"
@@ -24,30 +24,16 @@ FOLDER, FILE_NAME = "assets.extra", "tf_serving_warmup_requests"
 # Words of the requests' texts.
 _LENGTHS = (1, 20, 1000)
 _BATCH_SIZES = (1, 4)
-_LENGTH_DELIMITED = 2
-
-
-def _varint(value: int) -> bytes:
-    """Encode an integer, 7 bits to a byte, the lowest first; the highest bit marks that more follow."""
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes(found + bytes([value]))
-
-
-def _field(number: int, value: bytes) -> bytes:
-    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(value)) + value
 
 
 def prediction_log(model: str, signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
     """Return a serialized `PredictionLog` with a `PredictRequest`."""
-    spec = _field(1, model.encode()) + _field(3, signature.encode())
-    request = _field(1, spec)
+    spec = protobuf.bytes_field(1, model.encode()) + protobuf.bytes_field(3, signature.encode())
+    request = protobuf.bytes_field(1, spec)
     for name, values in inputs.items():
         tensor = tf.make_tensor_proto(values).SerializeToString()
-        request += _field(2, _field(1, name.encode()) + _field(2, tensor))
-    return _field(6, _field(1, request))
+        request += protobuf.bytes_field(2, protobuf.bytes_field(1, name.encode()) + protobuf.bytes_field(2, tensor))
+    return protobuf.bytes_field(6, protobuf.bytes_field(1, request))
 
 
 def requests(specs: Mapping[str, tf.TensorSpec], tasks: List[ExportedTask]) -> List[Dict[str, np.ndarray]]:
